@@ -79,9 +79,9 @@ def _linearizable(table: Any, rng: random.Random) -> Awaitable[object]:
 
 
 WORKS: Final = (
-    Work("put, one at a time", 1, _put, 300, 3_900),
-    Work("put, 64 in flight", IN_FLIGHT, _put, 5_000, 900),
-    Work("bounded get, 64 in flight", IN_FLIGHT, _bounded, 10_000, 80),
+    Work("put, one at a time", 1, _put, 300, 3_300),
+    Work("put, 64 in flight", IN_FLIGHT, _put, 5_000, 700),
+    Work("bounded get, 64 in flight", IN_FLIGHT, _bounded, 10_000, 60),
     Work("linearizable get, one at a time", 1, _linearizable, 500, 1_400),
     Work("linearizable get, 64 in flight", IN_FLIGHT, _linearizable, 10_000, 300),
 )

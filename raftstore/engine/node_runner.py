@@ -457,11 +457,6 @@ class NodeRunner:
         """When on_timer must be called at the latest."""
         return min(self.watch.due_ms, *[each.next_ms for each in self._deadlines])
 
-    @property
-    def awaits_applied(self) -> bool:
-        """At the end of a turn: something here waits for what is being applied."""
-        return bool(self._schedule.awaiting_applied) or self.reader.awaits_applied
-
     def begin_drain(self, now_ms: int) -> None:
         """SIGTERM: refuse new writes here and hand every leadership over (S9)."""
         self._begin(now_ms)

@@ -235,7 +235,15 @@ class NodeProcess:
         )
         self._runner = self._with_its_past(runner)
         self._http.facts.belongs_to(identity.node, identity.cluster_id)
-        self._turns = self._new_turns(runner, self._writer, network, store)
+        self._turns = Turns(
+            runner,
+            self._writer,
+            network,
+            endpoints=self._endpoints,
+            queued_bytes=store.tables.queued_bytes,
+            on_turn=self._http.facts.turned,
+            queued_bytes_max=self._settings.storage.apply_queue_bytes_max,
+        )
         self._turns.begin()
         runner.start(monotonic_ms())
         watchdog.attend(post, self._on_stall)
@@ -248,20 +256,6 @@ class NodeProcess:
                 channels=len(runner.channels),
                 log_bytes=store.log.size_bytes(),
             ),
-        )
-
-    def _new_turns(
-        self, runner: NodeRunner, writer: LogWriter, network: PeerNetwork, store: Store
-    ) -> Turns:
-        return Turns(
-            runner,
-            writer,
-            network,
-            applied=store.tables.applied_reports,
-            endpoints=self._endpoints,
-            queued_bytes=store.tables.queued_bytes,
-            on_turn=self._http.facts.turned,
-            queued_bytes_max=self._settings.storage.apply_queue_bytes_max,
         )
 
     def _measured(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:

@@ -1,10 +1,9 @@
 """One turn of a node's main loop: what all sockets and threads brought, then what follows from it.
 
-The calls into the engine that one wake-up of the loop leads to are one turn. It begins with what
-the apply thread has done since the last one, so that whatever began it sees that. At its end, in
-this order: messages and answers leave, the control loop is told, the timer is armed, and the log
-thread is woken. It comes last because it takes the interpreter's lock: a message that is still to
-be sent would wait for it.
+The calls into the engine that one wake-up of the loop leads to are one turn. At its end, in this
+order: messages and answers leave, the control loop is told, the timer is armed, and the log thread
+is woken. It comes last because it takes the interpreter's lock: a message that is still to be sent
+would wait for it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from raftstore.node.logs import fields
 from raftstore.node.long_lived import LongLived
 from raftstore.node.system_clock import monotonic_ms
 from raftstore.storage.log.writer import LogWriter
-from raftstore.storage.tables.applied_reports import AppliedReports
 from raftstore.transport.peers import PeerNetwork
 from raftstore.types import NodeId
 
@@ -41,19 +39,17 @@ class Turns:
         writer: LogWriter,
         network: PeerNetwork,
         *,
-        applied: AppliedReports,
         endpoints: Mapping[NodeId, str],
         queued_bytes: Callable[[], int],
         queued_bytes_max: int,
         on_turn: Callable[[int], None],
     ) -> None:
-        """``applied``: what turns begin with; ``endpoints``: the addresses that the network knows;
-        ``queued_bytes``: what waits to be applied, clients are not read above ``queued_bytes_max``;
-        ``on_turn`` hears when each turn ended, in monotonic milliseconds."""
+        """``endpoints``: the addresses that the network knows; ``queued_bytes``: what waits to be
+        applied, clients are not read above ``queued_bytes_max``; ``on_turn`` hears when each turn
+        ended, in monotonic milliseconds."""
         self._runner = runner
         self._writer = writer
         self._network = network
-        self._applied = applied
         self._endpoints = endpoints
         self._queued_bytes = queued_bytes
         self._queued_bytes_max = queued_bytes_max
@@ -82,8 +78,6 @@ class Turns:
             self._is_scheduled = True
             # Behind everything that this wake-up of the loop has found: those are calls, too.
             self._loop.call_soon(self._run_end)
-        if self._applied.waiting:
-            self._applied.tell()
 
     def end(self) -> None:
         """End the turn now instead of behind what else the loop has found: nothing waits for it."""
@@ -94,9 +88,6 @@ class Turns:
         self._runner.end_turn(now)
         self._network.flush_frames()
         self._on_turn(now)
-        self._applied.is_awaited = self._runner.awaits_applied
-        if self._applied.is_awaited and self._applied.waiting and not self._is_closed:
-            self._loop.call_soon(self.begin)  # it was put in before anybody waited
         if now >= self._content_due:
             self._content_due = now + HEARTBEAT_CONTENT_MS
             runner = self._runner

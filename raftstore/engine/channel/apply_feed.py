@@ -47,13 +47,6 @@ class ApplyFeed:
         self.queued_seq = applied
         """Highest seq handed over; nothing up to it is ever truncated."""
 
-    @property
-    def awaits_applied(self) -> bool:
-        """Something more is to be handed over, as soon as what was handed over is applied."""
-        return bool(self._outstanding) and (
-            self.queued_seq < self._target or self._next is not None or self._batch is not None
-        )
-
     def advance(self, apply_to: Seq) -> None:
         """Everything up to this seq is committed and durable here."""
         self._target = max(self._target, apply_to)

@@ -28,7 +28,9 @@ class Candidacies:
 
     def __init__(self) -> None:
         self._standing: dict[ChannelId, tuple[ChannelRunner, int]] = {}
-        self._waiting: dict[ChannelId, int] = {}
+        self.waiting: dict[ChannelId, int] = {}
+        """Channels that wait for their turn, and when they look again; of others ``not_before``
+        changes nothing."""
         self._turn_ms = TURN_MIN_MS
         self._tidied_ms: int | None = None
 
@@ -45,30 +47,28 @@ class Candidacies:
             if found is None and len(self._standing) >= TOGETHER_MAX:
                 self._tidy(now_ms)
             if found is None and len(self._standing) >= TOGETHER_MAX:
-                self._waiting[runner.channel] = now_ms + WAIT_MS
+                self.waiting[runner.channel] = now_ms + WAIT_MS
                 return False
-            if found is not None and self._waiting:  # others wait: to the end of the line
+            if found is not None and self.waiting:  # others wait: to the end of the line
                 del self._standing[runner.channel]
-                self._waiting[runner.channel] = now_ms + WAIT_MS
+                self.waiting[runner.channel] = now_ms + WAIT_MS
                 return False
             self._standing[runner.channel] = (runner, now_ms + self._turn_ms)
-        self._waiting.pop(runner.channel, None)
+        self.waiting.pop(runner.channel, None)
         return True
 
     def not_before(self, channel: ChannelId, due_ms: int | None) -> int | None:
         """The channel's next deadline, or when its turn may come if that is later."""
-        if not self._waiting:
-            return due_ms
-        wait_ms = self._waiting.get(channel)
+        wait_ms = self.waiting.get(channel)
         if wait_ms is None or due_ms is None:
-            self._waiting.pop(channel, None)
+            self.waiting.pop(channel, None)
             return due_ms
         return max(wait_ms, due_ms)
 
     def forget(self, channel: ChannelId) -> None:
         """Its table was dropped."""
         self._standing.pop(channel, None)
-        self._waiting.pop(channel, None)
+        self.waiting.pop(channel, None)
 
     def _tidy(self, now_ms: int) -> None:
         """End the turns of channels that ask nobody any more, and of those that took too long."""

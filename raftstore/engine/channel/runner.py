@@ -481,11 +481,6 @@ class ChannelRunner:
         """Operations of this channel are in the log but not durable yet."""
         return bool(self.durable.pending or self.durable.term_pending)
 
-    @property
-    def awaits_applied(self) -> bool:
-        """Reads here, or records behind them, wait for what is being applied."""
-        return len(self.confirmations) > 0 or self.feed.awaits_applied
-
     # --- ports.ElectionHost -----------------------------------------------------------------------
 
     def history(self) -> History:

@@ -26,15 +26,12 @@ class ChannelSchedule:
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """Of each channel, as it was at the end of the last turn that touched it."""
         self._candidacies = Candidacies()
-        self.awaiting_applied: set[ChannelId] = set()
-        """Channels in which something waits for what is being applied."""
         self._moved: dict[ChannelId, None] = {}
         """Channels that the calls of the present turn have done anything to."""
 
     def on_closed(self, runner: ChannelRunner) -> None:
         """The channel was closed."""
         self.deadlines.cancel(runner.channel)
-        self.awaiting_applied.discard(runner.channel)
         self._candidacies.forget(runner.channel)
         self._marks.forget(runner.channel)
 
@@ -69,17 +66,16 @@ class ChannelSchedule:
         return touched
 
     def settle(self) -> None:
-        """The turn ends: look what the channels that it touched wait for."""
+        """The turn ends: re-arm the timers of the channels that it touched."""
         moved, self._moved = self._moved, {}
+        channels, candidacies = self._channels, self._candidacies
         for channel in moved:
-            runner = self._channels.get(channel)
+            runner = channels.get(channel)
             if runner is not None:
-                due_ms = self._candidacies.not_before(channel, runner.next_deadline_ms())
+                due_ms = runner.next_deadline_ms()
+                if candidacies.waiting:
+                    due_ms = candidacies.not_before(channel, due_ms)
                 if due_ms is None:
                     self.deadlines.cancel(channel)
                 else:
                     self.deadlines.push(channel, due_ms)
-                if runner.awaits_applied:
-                    self.awaiting_applied.add(channel)
-                else:
-                    self.awaiting_applied.discard(channel)

@@ -208,11 +208,6 @@ class Reader:
         self.write_outcomes.on_client_gone(client)
         self.scans.on_client_gone(client)
 
-    @property
-    def awaits_applied(self) -> bool:
-        """Something may wait for a position to be applied."""
-        return len(self._waits) > 0 or len(self.write_outcomes) > 0
-
     def holds_for(self, client: int) -> bool:
         """Whether a read or a question of the client waits."""
         return self._waits.held.amount_of(client) > 0 or self.scans.holds_for(client)

@@ -22,7 +22,6 @@ from raftstore.ports.tables import Answers, Conflicts, Part
 from raftstore.protocol.records import Record
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
-from raftstore.storage.tables.applied_reports import AppliedReports
 from raftstore.storage.tables.apply_queue import ApplyPart, ApplyQueue, ApplyRecords, Job
 from raftstore.storage.tables.channel_database import WriteBatch
 from raftstore.storage.tables.keys import SEQ_BYTES, applied_key, encode_applied
@@ -101,7 +100,6 @@ class Applier:
         self._thread: Thread | None = None
         self._enqueued_bytes = 0
         self._applied_bytes = 0
-        self.reports = AppliedReports()
         self._post: Post = lambda call: call()
         self._on_applied: OnApplied = lambda *_told: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
@@ -120,8 +118,6 @@ class Applier:
         self._dirty: dict[ChannelId, AppliedChannel] = {}
         self._pending_state: dict[bytes, bytes | None] = {}
         self._done: list[tuple[int, Callable[[], None]]] = []
-        self._is_plain = True
-        """All that is done and not told are rows, whose writers were answered before."""
         self._is_taking_writes = False
 
     def start(self) -> None:
@@ -134,7 +130,6 @@ class Applier:
     ) -> None:
         """Set the callbacks, which go through ``post``: one ``on_applied`` per call that queued."""
         self._post, self._on_applied, self._on_failed = post, on_applied, on_failed
-        self.reports.post = post
 
     def note_writes(self, stalls: StallWatch, path: Path) -> None:
         """Note in ``stalls`` when the database at ``path`` is written, from now on."""
@@ -218,8 +213,6 @@ class Applier:
         answers: list[tuple[Seq, bytes]] = []
         self._at = job.state.channel
         for record in job.records:
-            if record.kind is not RecordKind.ROWS:
-                self._is_plain = False
             result = self._apply_record(job.state, record)
             if result is not None:
                 if result.conflict_seq is not None:
@@ -280,7 +273,6 @@ class Applier:
         self._parts.write(job.state, job.part)
         record = job.part.record
         applied_seq = record.last_seq if job.part.last else Seq(record.base_seq - 1)
-        self._is_plain = False
         self._done.append((0, partial(self._part_applied, job.state, job.part)))
         self._tell(job.size, job.state, applied_seq, (), ())
         self._flush()
@@ -338,5 +330,9 @@ class Applier:
         if self._done:
             done, self._done = self._done, []
             self._applied_bytes += sum(size for size, _ in done)
-            is_plain, self._is_plain = self._is_plain, True
-            self.reports.put((told for _, told in done), may_wait=is_plain)
+            self._post(partial(_report, [told for _, told in done]))
+
+
+def _report(done: list[Callable[[], None]]) -> None:
+    for told in done:
+        told()

@@ -37,7 +37,6 @@ from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
-from raftstore.storage.tables.applied_reports import AppliedReports
 from raftstore.storage.tables.applier import Applier, OnApplied
 from raftstore.storage.tables.barriers import Barriers
 from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
@@ -255,11 +254,6 @@ class LevelDbTables:
     def queued_bytes(self) -> int:
         """Payload bytes waiting to be applied; the engine slows publishers down by it."""
         return self._applier.queued_bytes()
-
-    @property
-    def applied_reports(self) -> AppliedReports:
-        """Reports of applied records, to be told by the loop thread."""
-        return self._applier.reports
 
     def apply_queued(self) -> None:
         """Apply everything queued in the calling thread; for tools and tests without ``start``."""

@@ -66,17 +66,3 @@ def test_no_more_than_two_steps_are_under_way(feed: ApplyFeed, tables: SimTables
     tables.apply_next()
     feed.on_applied()
     assert feed.queued_seq == STEPS_AHEAD + 1
-
-
-def test_feed_says_when_more_waits_for_what_is_being_applied(
-    feed: ApplyFeed, tables: SimTables
-) -> None:
-    """The table store tells soon of what others wait for, and of other rows when it suits it."""
-    assert not feed.awaits_applied
-    feed.advance(Seq(STEPS_AHEAD))
-    assert tables.has_queued()
-    assert not feed.awaits_applied, "nothing is committed behind it"
-    feed.advance(Seq(STEPS_AHEAD + 1))
-    assert feed.awaits_applied
-    drain(feed, tables)
-    assert not feed.awaits_applied

@@ -19,7 +19,6 @@ class Channel:
         self.channel = channel_id(b"t" * 16, number)
         self.due_ms: int | None = None
         self.awaits_durability = False
-        self.awaits_applied = False
         self.told: list[tuple[Any, ...]] = []
         self.election_due_ms: int | None = None
         self.elector = SimpleNamespace(
@@ -187,20 +186,3 @@ def test_nothing_is_left_of_a_channel_that_was_closed() -> None:
     assert bench.schedule.deadlines.next_ms == 5, "of the one that is open"
     bench.close(third)
     assert bench.schedule.deadlines.next_ms == NEVER_MS
-
-
-def test_node_knows_in_which_channels_something_waits_for_what_is_being_applied() -> None:
-    """As it was at the end of the last turn that touched the channel."""
-    bench = Bench()
-    first, second, _ = bench.all
-    for each in (first, second):
-        each.awaits_applied = True
-    bench.turn(first)
-    assert bench.schedule.awaiting_applied == {first.channel}
-    bench.turn(second)
-    first.awaits_applied = False
-    assert bench.schedule.awaiting_applied == {first.channel, second.channel}
-    bench.turn(first)
-    assert bench.schedule.awaiting_applied == {second.channel}
-    bench.close(second)
-    assert bench.schedule.awaiting_applied == set()

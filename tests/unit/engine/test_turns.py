@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from raftstore.protocol.admin import ClusterInfo
 from raftstore.protocol.payload import encode_rows
-from raftstore.protocol.reads import Get
 from raftstore.protocol.replication import StoreRequest
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.testing.sim_runner import WatchedRunner
-from raftstore.types import ChannelId, Seq
-from tests.unit.engine.engine_world import calm_cluster, publish, run, spy
+from raftstore.types import ChannelId
+from tests.unit.engine.engine_world import calm_cluster, publish, spy
 
 
 def leading() -> tuple[SimCluster, ChannelId, SimNode, WatchedRunner]:
@@ -97,18 +96,3 @@ def test_messages_of_a_turn_leave_at_its_end_unless_the_node_halted() -> None:
         runner.end_turn(now)
         assert len([1 for _, message in sent if isinstance(message, StoreRequest)]) == expected
         sent.clear()
-
-
-def test_node_that_serves_a_read_waits_for_what_is_being_applied() -> None:
-    """S7.1: the read is answered when its position is applied; for a put alone nothing waits."""
-    cluster, channel, node, runner = leading()
-    now = node.clock.now_ms()
-    write(cluster, channel, node, 1, now)
-    assert not runner.awaits_applied
-    request = Get(1, channel, (b"k",), "linearizable", None, Seq(0), 5_000)
-    runner.on_client_message(778, request, now)
-    assert runner.awaits_applied
-    assert runner.channels[channel].awaits_applied
-    run(cluster, 1_000)
-    assert not runner.awaits_applied
-    assert runner.channels[channel].core.commit_seq == runner.ports.tables.applied_seq(channel)

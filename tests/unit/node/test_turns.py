@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from raftstore.node.turns import Turns
-from raftstore.storage.tables.applied_reports import AppliedReports
 
 ORDER = ["begin_turn", "hold_frames", "end_turn", "flush_frames", "turned", "timer", "kick"]
 """What a turn does. Frames leave before the log thread is woken, which takes the interpreter."""
@@ -19,8 +18,6 @@ class World:
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.due = 1 << 60
-        self.awaits_applied = False
-        self.applied = AppliedReports()
         self.kicked = asyncio.Event()
 
     def kick(self) -> None:
@@ -43,7 +40,6 @@ class World:
             cast(Any, self),
             cast(Any, self),
             cast(Any, self),
-            applied=self.applied,
             endpoints={},
             queued_bytes=lambda: 0,
             queued_bytes_max=1,
@@ -116,46 +112,5 @@ def test_timer_is_a_turn_and_is_armed_once_more_only_when_it_must_fire_earlier()
         world.kicked.clear()
         await world.kicked.wait()
         assert world.seen == [*ORDER[:2], "on_timer", *ORDER[2:]]
-
-    play(scene)
-
-
-def test_turn_begins_with_what_was_applied_since_the_last_one() -> None:
-    """S7.3: whatever began it sees that, and the report is of the same turn."""
-
-    async def scene(world: World, turns: Turns) -> None:
-        turns.begin()
-        turns.end()
-        assert not world.applied.is_awaited
-        world.seen.clear()
-
-        def report() -> None:
-            turns.begin()
-            world.seen.append("applied")
-
-        world.applied.put([report], may_wait=True)
-        await asyncio.sleep(0)
-        assert world.seen == []
-        turns.begin()
-        world.seen.append("message")
-        await asyncio.sleep(0)
-        assert world.seen == [*ORDER[:2], "applied", "message", *ORDER[2:]]
-
-    play(scene)
-
-
-def test_what_was_applied_before_anybody_waited_is_told_when_somebody_does() -> None:
-    """A read that came in this turn waits for it, and nothing else may happen for long."""
-
-    async def scene(world: World, turns: Turns) -> None:
-        turns.begin()
-        world.applied.is_awaited = False
-        world.applied.put([lambda: world.seen.append("applied")], may_wait=True)
-        world.awaits_applied = True
-        turns.end()
-        assert world.applied.is_awaited
-        assert world.seen == ORDER
-        await asyncio.sleep(0)
-        assert world.seen[len(ORDER) :] == [*ORDER[:2], "applied"]
 
     play(scene)

@@ -24,7 +24,6 @@ from tests.storage_helpers import (
     OTHER,
     SMALL,
     STORE_UUID,
-    conditional_record,
     database_of,
     record,
     rows_record,
@@ -62,32 +61,6 @@ def test_view_ends_when_the_loop_thread_learns_of_the_last_part(tables: Any) -> 
     assert told[1:] == ["applied"]
     assert tables.applied_seq(CHANNEL) == 2
     assert tables.get(CHANNEL, b"a").value == b"new"
-
-
-def test_only_rows_that_nobody_waits_for_are_reported_later(tables: Any) -> None:
-    """Of a condition the writer waits, of a batch its coordinator: they wake the loop (S10)."""
-    told: list[Any] = []
-    posted: list[Any] = []
-    tables.report_to(
-        post=posted.append, on_applied=lambda *of: told.append(of[1]), on_failed=pytest.fail
-    )
-    reports = tables.applied_reports
-    reports.is_awaited = False
-    tables.apply(CHANNEL, [rows_record(2, {b"a": b"2"}), rows_record(3, {b"a": b"3"})])
-    tables.apply_queued()
-    assert posted == []
-    assert len(reports.waiting) == 1
-    tables.apply(CHANNEL, [conditional_record(4, b"a", b"4", expected=3)])
-    tables.apply_queued()
-    posted.pop()()
-    assert told == [3, 4]
-    tables.apply(CHANNEL, [rows_record(5, {b"a": b"5"})])
-    tables.apply_queued()
-    assert posted == []
-    tables.apply_part(CHANNEL, Part(batch_record(6), True, True, [chunk([(b"a", b"6")])]))
-    tables.apply_queued()
-    posted.pop()()
-    assert told == [3, 4, 5, 6]
 
 
 def test_slices_are_bounded_and_marked_until_the_last(
