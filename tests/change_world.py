@@ -30,7 +30,7 @@ from raftstore.state_machines.outcomes import is_set
 from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_log import SimLog
 from raftstore.types import RecordKind, Seq
-from tests.part_worlds import LevelDbWorld, SimWorld
+from tests.piece_worlds import LevelDbWorld, SimWorld
 from tests.storage_helpers import CHANNEL, record, rows_record
 
 WRITER = "orders"

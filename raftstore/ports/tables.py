@@ -102,7 +102,7 @@ BarrierDone = Callable[[Barrier, int], None]
 """Told on the node's thread what a barrier made durable, and the time in ms."""
 
 
-class Part(NamedTuple):
+class Piece(NamedTuple):
     """A piece of a record that is applied in several: a BATCH_APPLY and the rows it names.
 
     Its pieces are handed over in order, nothing else of the channel between them. The applied seq
@@ -132,7 +132,7 @@ class TableStore(Protocol):
 
     ``apply`` is asynchronous: records are applied in seq order, exactly once, with the applied seq
     in the same atomic batch (S10); completion comes as ``NodeRunner.on_applied``, once per call.
-    So does ``apply_part``, whose records are too large for one batch: all reads are of the state
+    So does ``apply_piece``, whose records are too large for one batch: all reads are of the state
     before the first piece until the last one is in, and if a crash comes between them, the channel
     serves nothing until they were all applied again (``unserved_until``).
     """
@@ -146,7 +146,7 @@ class TableStore(Protocol):
     def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
         """Queue committed records, contiguous with what was queued before."""
 
-    def apply_part(self, channel: ChannelId, part: Part) -> None:
+    def apply_piece(self, channel: ChannelId, piece: Piece) -> None:
         """Queue a piece of a committed record.
 
         The first one comes when all that was queued for the channel before is applied, the next
@@ -197,7 +197,7 @@ class TableStore(Protocol):
         """The applied state as it is now."""
 
     def snapshot_at(self, channel: ChannelId, version: int) -> TableSnapshot | None:
-        """The kept state with this label (``Part.version``); None: it is not kept."""
+        """The kept state with this label (``Piece.version``); None: it is not kept."""
 
     def versions(self, channel: ChannelId) -> tuple[int, ...]:
         """Labels of the kept states, oldest first; the one being replaced is not among them."""

@@ -23,7 +23,7 @@ from raftstore.ports.tables import (
     Counted,
     FoundRows,
     Page,
-    Part,
+    Piece,
     ReadDone,
     SealedPage,
 )
@@ -31,7 +31,7 @@ from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.keys import MARKER, encode_applied
-from raftstore.storage.tables.parts import rows_of_part
+from raftstore.storage.tables.pieces import rows_of_piece
 from raftstore.testing.sim_contents import SimContents
 from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
@@ -205,7 +205,7 @@ class SimTables:
 
     def __init__(self) -> None:
         self._tables: dict[ChannelId, _SimTable] = {}
-        self._queue: deque[tuple[ChannelId, Sequence[Record] | Part]] = deque()
+        self._queue: deque[tuple[ChannelId, Sequence[Record] | Piece]] = deque()
         self._undo: deque[_Undo] = deque(maxlen=UNSYNCED_APPLIES_MAX)
         self._written = 0
         """Atomic batches so far."""
@@ -235,15 +235,15 @@ class SimTables:
         self._tables[channel].opened.queue(records)
         self._queue.append((channel, records))
 
-    def apply_part(self, channel: ChannelId, part: Part) -> None:
+    def apply_piece(self, channel: ChannelId, piece: Piece) -> None:
         """Queue a piece of a committed record; from the first to the last, readers see a view."""
         table = self._tables[channel]
-        table.opened.queue_part(part)
-        if part.first:
+        table.opened.queue_piece(piece)
+        if piece.first:
             # Before any slice is written. What a crash left in pieces is nobody's version.
-            table.label = part.version if self.unserved_until(channel) == 0 else -1
+            table.label = piece.version if self.unserved_until(channel) == 0 else -1
             table.view = table.copy()
-        self._queue.append((channel, part))
+        self._queue.append((channel, piece))
 
     def truncated(self, channel: ChannelId) -> bytes | None:
         """Where the truncating piece applied last ended; None: no row is left."""
@@ -401,8 +401,8 @@ class SimTables:
         """Apply what one call queued; return what ``on_applied`` is told."""
         channel, job = self._queue.popleft()
         table = self._tables[channel]
-        if isinstance(job, Part):
-            self._apply_part(table, job)
+        if isinstance(job, Piece):
+            self._apply_piece(table, job)
             return channel, table.shown.applied.seq, (), ()
         conflicts: list[tuple[Seq, Seq]] = []
         answers: list[tuple[Seq, bytes]] = []
@@ -523,39 +523,39 @@ class SimTables:
         self._write(table, record.last_seq, writes, state_writes, applied=position)
         return result
 
-    def _apply_part(self, table: _SimTable, part: Part) -> None:
+    def _apply_piece(self, table: _SimTable, piece: Piece) -> None:
         """Write one piece, some rows at a time, each an atomic batch of its own."""
-        record, opened = part.record, table.opened
+        record, opened = piece.record, table.opened
         position = History(record.term, record.last_seq)
         outcomes: list[tuple[bytes, bytes | None]] = []
-        if part.truncate_from is not None:
-            keys = table.keys_between(part.truncate_from, b"")
+        if piece.truncate_from is not None:
+            keys = table.keys_between(piece.truncate_from, b"")
             changes: list[tuple[bytes, bytes | None]]
             changes = [(key, None) for key in keys[:TRUNCATED_ROWS]]
             opened.truncated = keys[TRUNCATED_ROWS] if len(keys) > TRUNCATED_ROWS else None
         else:
-            changes, outcomes = rows_of_part(
+            changes, outcomes = rows_of_piece(
                 opened,
-                part,
+                piece,
                 lambda _channel, key: table.get(key),
                 lambda _channel, key: table.state.get(key),
             )
-        is_begun = not part.first
+        is_begun = not piece.first
         for outcome in outcomes:
             marker = () if is_begun else ((MARKER, encode_applied(opened.channel, position)),)
             self._write(table, record.last_seq, (), (outcome, *marker))
             is_begun = True
-        while len(changes) > SLICE_ROWS or (changes and not part.last):
+        while len(changes) > SLICE_ROWS or (changes and not piece.last):
             marker = () if is_begun else ((MARKER, encode_applied(opened.channel, position)),)
             self._write(table, record.last_seq, changes[:SLICE_ROWS], marker)
             if self.reach("batch.mid-slice" if is_begun else "batch.first-slice"):
                 return
             is_begun = True
             del changes[:SLICE_ROWS]
-        if part.last:
+        if piece.last:
             if self.reach("batch.before-last-slice"):
                 return
-            ending = (*part.state_writes, (MARKER, None))
+            ending = (*piece.state_writes, (MARKER, None))
             self._write(table, record.last_seq, changes, ending, applied=position)
             self.reach("batch.after-apply")
             if table.label >= 0:

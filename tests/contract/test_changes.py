@@ -16,11 +16,11 @@ from raftstore.ports.machine import ApplyResult
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT
 from raftstore.state_machines import outcomes
 from raftstore.state_machines.table import TableMachine
-from raftstore.storage.tables import parts
+from raftstore.storage.tables import pieces as pieces_module
 from raftstore.testing import sim_tables
 from raftstore.types import ChannelId, RecordKind
 from tests.change_world import ChangeWorld, columns, fold, rows_of
-from tests.part_worlds import LevelDbWorld, SimWorld
+from tests.piece_worlds import LevelDbWorld, SimWorld
 from tests.storage_helpers import CHANNEL, record
 
 KEYS = st.sampled_from([b"k%d" % n for n in range(6)])
@@ -49,7 +49,7 @@ def new_world(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., ChangeWorld]]:
     """Makes empty channels, whose batches are written in slices of a row or two."""
-    monkeypatch.setattr(parts, "SLICE_BYTES_MAX", 16)
+    monkeypatch.setattr(pieces_module, "SLICE_BYTES_MAX", 16)
     monkeypatch.setattr(sim_tables, "SLICE_ROWS", 1)
     monkeypatch.setattr(outcomes, "PIECE_BYTES_MAX", 5)
     made: list[Any] = []

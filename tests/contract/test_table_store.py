@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.errors import CorruptRecordError, PersistError
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import ChunkHeader, encode_staged
@@ -26,7 +26,7 @@ from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_log import SimLog
 from raftstore.testing.sim_tables import SimTables
 from raftstore.types import ChannelId, RecordKind
-from tests.part_worlds import batch_record
+from tests.piece_worlds import batch_record
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
@@ -402,8 +402,8 @@ def test_record_behind_a_batch_sees_what_the_batch_removed(world: Any) -> None:
         [ref] = refs_of("w", 1, AppliedState(world.tables, CHANNEL))
         assert ref.base_seq == seq
         removal = ((ref.key, None),)
-        piece = Part(batch_record(seq + 1), first=True, last=True, state_writes=removal)
-        world.tables.apply_part(CHANNEL, piece)
+        piece = Piece(batch_record(seq + 1), first=True, last=True, state_writes=removal)
+        world.tables.apply_piece(CHANNEL, piece)
         world.drain()
 
 

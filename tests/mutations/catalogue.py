@@ -26,7 +26,7 @@ from tests.mutations.rules.freshness import FRESHNESS_RULES
 from tests.mutations.rules.level import LEVEL_RULES
 from tests.mutations.rules.machine import MACHINE_RULES
 from tests.mutations.rules.outcome import OUTCOME_RULES
-from tests.mutations.rules.part import PART_RULES
+from tests.mutations.rules.piece import PIECE_RULES
 from tests.mutations.rules.reading import READING_RULES
 from tests.mutations.rules.replica_snapshots import REPLICA_SNAPSHOT_RULES
 from tests.mutations.rules.row import ROW_RULES
@@ -67,7 +67,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *FATE_RULES,
             *STORAGE_RULES,
             *SCAN_RULES,
-            *PART_RULES,
+            *PIECE_RULES,
             *CHANGE_RULES,
             *CLIENT_RULES,
             *READING_RULES,

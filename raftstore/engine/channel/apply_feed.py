@@ -113,11 +113,11 @@ class ApplyFeed:
         return True
 
     def _submit_part(self, batch: BatchFeed) -> bool:
-        part = batch.next_part(self._outstanding)
-        if part is None:
+        piece = batch.next_piece(self._outstanding)
+        if piece is None:
             return False
-        if part.last:
+        if piece.last:
             self._batch = None
         self._outstanding += 1
-        self._tables.apply_part(self._channel, part)
+        self._tables.apply_piece(self._channel, piece)
         return True

@@ -2,7 +2,7 @@
 
 A BATCH_APPLY record names staged records that are before it in the channel's log. Their rows are
 read there again, the listed records and no others, in the order of the plan, and are handed over in
-pieces (``ports.Part``): whatever the size of the batch, only some pieces of it are in memory, and
+pieces (``ports.Piece``): whatever the size of the batch, only some pieces of it are in memory, and
 pieces of other channels are applied between them.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.ports.log import MessageLog
-from raftstore.ports.tables import Part, TableStore
+from raftstore.ports.tables import Piece, TableStore
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import decode_apply, decode_header
 from raftstore.state_machines.base import refuse_payload
@@ -61,7 +61,7 @@ class BatchFeed:
         self._is_begun = False
         self._truncates = self._plan.truncate
 
-    def next_part(self, outstanding: int) -> Part | None:
+    def next_piece(self, outstanding: int) -> Piece | None:
         """The next piece; None while those before it have to be applied first."""
         if not self._truncates:
             return self._rows()
@@ -75,7 +75,7 @@ class BatchFeed:
             return self._rows()
         return self._part(last=False, truncate_from=start)
 
-    def _rows(self) -> Part:
+    def _rows(self) -> Piece:
         refs, first_chunk = self._plan.refs, self._next
         chunks: list[tuple[int, memoryview]] = []
         size = 0
@@ -108,9 +108,9 @@ class BatchFeed:
         chunks: tuple[tuple[int, memoryview], ...] = (),
         first_chunk: int = 0,
         truncate_from: bytes | None = None,
-    ) -> Part:
+    ) -> Piece:
         is_first, self._is_begun = not self._is_begun, True
-        return Part(
+        return Piece(
             self._record,
             first=is_first,
             last=last,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from raftstore.errors import PersistError
 from raftstore.ports.machine import BatchMachine, StateMachine
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.protocol.records import Record
 from raftstore.storage.tables.keys import rows_prefix
 from raftstore.types import ChannelId, History
@@ -53,10 +53,10 @@ class AppliedChannel:
                 raise self._misplaced("a record", record)
             self.queued_seq = record.last_seq
 
-    def queue_part(self, part: Part) -> None:
+    def queue_piece(self, piece: Piece) -> None:
         """Count a piece as queued; raise PersistError if it does not follow what was."""
-        record = part.record
-        if part.first:
+        record = piece.record
+        if piece.first:
             # The state that readers see meanwhile is taken now: everything before must be in it.
             follows = record.base_seq == self.applied.seq + 1 and not self.in_pieces
         else:
@@ -64,7 +64,7 @@ class AppliedChannel:
         if not follows:
             raise self._misplaced("a piece of a record", record)
         self.queued_seq = record.last_seq
-        self.in_pieces = not part.last
+        self.in_pieces = not piece.last
 
     def _misplaced(self, what: str, record: Record) -> PersistError:
         return PersistError(

@@ -2,7 +2,7 @@
 
 Knows the order and the atomicity, not the databases: it is given how to read and how the
 write batches of a channel are made. Records that come in pieces are written by
-``raftstore.storage.tables.parts``. ``enqueue`` and ``enqueue_part`` belong to the loop thread,
+``raftstore.storage.tables.pieces``. ``enqueue`` and ``enqueue_piece`` belong to the loop thread,
 ``run_queued`` to the apply thread (or to the only one, in tests and tools).
 """
 
@@ -18,14 +18,14 @@ from raftstore import faults
 from raftstore.config import MIB
 from raftstore.errors import StorageError
 from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row
-from raftstore.ports.tables import Answers, Conflicts, Part
+from raftstore.ports.tables import Answers, Conflicts, Piece
 from raftstore.protocol.records import Record
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
-from raftstore.storage.tables.apply_queue import ApplyPart, ApplyQueue, ApplyRecords, Job
+from raftstore.storage.tables.apply_queue import ApplyPiece, ApplyQueue, ApplyRecords, Job
 from raftstore.storage.tables.channel_database import WriteBatch
 from raftstore.storage.tables.keys import SEQ_BYTES, applied_key, encode_applied
-from raftstore.storage.tables.parts import PartWriter, put_state
+from raftstore.storage.tables.pieces import PieceWriter, put_state
 from raftstore.storage.worker import Post, failure_of
 from raftstore.types import ChannelId, History, RecordKind, Seq
 
@@ -77,7 +77,7 @@ class Applier:
     """The apply queue and the thread that empties it.
 
     ``failed`` poisons the store and returns the error to raise, ``errors`` are what the databases
-    raise. ``part_applied`` is called on the loop thread for each piece, before ``on_applied``.
+    raise. ``piece_applied`` is called on the loop thread for each piece, before ``on_applied``.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Applier:
         live: LiveReads,
         errors: tuple[type[Exception], ...],
         failed: Callable[[Exception, ChannelId | None], StorageError],
-        part_applied: Callable[[AppliedChannel, Part], None],
+        piece_applied: Callable[[AppliedChannel, Piece], None],
     ) -> None:
         self._new_batch = new_batch
         self._live = live
-        self._part_applied = part_applied
+        self._piece_applied = piece_applied
         self._errors = errors
         self._failed = failed
         self._jobs = ApplyQueue()
@@ -104,7 +104,7 @@ class Applier:
         self._on_applied: OnApplied = lambda *_told: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
         self._stalls, self._path = UNWATCHED, Path()
-        self._parts = PartWriter(
+        self._pieces = PieceWriter(
             new_batch=self._fresh_batch,
             write=self._write,
             get=live.get,
@@ -150,11 +150,11 @@ class Applier:
         self._enqueued_bytes += size
         self.enqueue_job(ApplyRecords(state, records, size))
 
-    def enqueue_part(self, state: AppliedChannel, part: Part) -> None:
-        """Queue a piece that ``state.queue_part`` took."""
-        size = sum(len(payload) for _mode, payload in part.chunks)
+    def enqueue_piece(self, state: AppliedChannel, piece: Piece) -> None:
+        """Queue a piece that ``state.queue_piece`` took."""
+        size = sum(len(payload) for _mode, payload in piece.chunks)
         self._enqueued_bytes += size
-        self.enqueue_job(ApplyPart(state, part, size))
+        self.enqueue_job(ApplyPiece(state, piece, size))
 
     def enqueue_job(self, job: Job) -> None:
         """Queue other work on the same data behind what is queued."""
@@ -174,8 +174,8 @@ class Applier:
             try:
                 if isinstance(job, ApplyRecords):
                     self._apply(job)
-                elif isinstance(job, ApplyPart):
-                    self._apply_part(job)
+                elif isinstance(job, ApplyPiece):
+                    self._apply_piece(job)
                 else:
                     # Before other work, and before waiting: rows and positions are visible.
                     self._flush()
@@ -267,13 +267,13 @@ class Applier:
             return state.batches.apply_state(record, read, _State(self, state.channel))
         return state.machine.apply(record, read)
 
-    def _apply_part(self, job: ApplyPart) -> None:
+    def _apply_piece(self, job: ApplyPiece) -> None:
         self._flush()
         self._at = job.state.channel
-        self._parts.write(job.state, job.part)
-        record = job.part.record
-        applied_seq = record.last_seq if job.part.last else Seq(record.base_seq - 1)
-        self._done.append((0, partial(self._part_applied, job.state, job.part)))
+        self._pieces.write(job.state, job.piece)
+        record = job.piece.record
+        applied_seq = record.last_seq if job.piece.last else Seq(record.base_seq - 1)
+        self._done.append((0, partial(self._piece_applied, job.state, job.piece)))
         self._tell(job.size, job.state, applied_seq, (), ())
         self._flush()
 

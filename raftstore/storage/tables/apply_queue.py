@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from raftstore.config import MIB
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.protocol.records import Record
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.types import ChannelId
@@ -42,15 +42,15 @@ class ApplyRecords(NamedTuple):
     size: int
 
 
-class ApplyPart(NamedTuple):
+class ApplyPiece(NamedTuple):
     """A piece of a micro-batch in one channel, and its payload bytes."""
 
     state: AppliedChannel
-    part: Part
+    piece: Piece
     size: int
 
 
-Job = ApplyRecords | ApplyPart | Callable[[], None]
+Job = ApplyRecords | ApplyPiece | Callable[[], None]
 
 
 class ApplyQueue:
@@ -74,12 +74,12 @@ class ApplyQueue:
         """The next job; None when there is none."""
         if not self._jobs:
             return None
-        if not isinstance(self._jobs[0], ApplyPart):
+        if not isinstance(self._jobs[0], ApplyPiece):
             return self._jobs.popleft()
         at = self._place()
         job = self._jobs[at]
         del self._jobs[at]
-        if isinstance(job, ApplyPart):
+        if isinstance(job, ApplyPiece):
             self._count_piece(job)
         elif isinstance(job, ApplyRecords):
             self._overtaking_bytes += max(job.size, _RECORD_BYTES_MIN)
@@ -91,7 +91,7 @@ class ApplyQueue:
         blocked: set[ChannelId] = set()
         may_overtake = self._overtaking_bytes < OVERTAKING_BYTES_MAX
         for at, job in enumerate(islice(self._jobs, LOOK_AHEAD_MAX)):
-            if not isinstance(job, ApplyRecords | ApplyPart):
+            if not isinstance(job, ApplyRecords | ApplyPiece):
                 break
             # S10: what is queued for a channel is applied in its order.
             is_first = job.state.channel not in blocked
@@ -103,9 +103,9 @@ class ApplyQueue:
                 of_turn = at
         return of_turn
 
-    def _count_piece(self, job: ApplyPart) -> None:
+    def _count_piece(self, job: ApplyPiece) -> None:
         if job.state is not self._turn:
             self._turn_bytes = 0
-        self._turn = None if job.part.last else job.state
+        self._turn = None if job.piece.last else job.state
         self._turn_bytes += max(job.size, _PIECE_BYTES_MIN)
         self._overtaking_bytes = 0

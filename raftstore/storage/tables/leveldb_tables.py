@@ -32,7 +32,7 @@ from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
 from raftstore.ports.machine import Row, StateMachine
 from raftstore.ports.table_copy import TableCopy
-from raftstore.ports.tables import Barrier, BarrierDone, FoundRows, Page, Part, ReadDone
+from raftstore.ports.tables import Barrier, BarrierDone, FoundRows, Page, Piece, ReadDone
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.storage.stalls import UNWATCHED, StallWatch
@@ -100,7 +100,7 @@ class LevelDbTables:
             live=_Live(self._reads, lambda channel: self._written(channel).source),
             errors=DATABASE_ERRORS,
             failed=self._reads.failed,
-            part_applied=self._part_applied,
+            piece_applied=self._piece_applied,
         )
         self._hashing: Worker | None = None
         self._making: ThreadPoolExecutor | None = None
@@ -221,16 +221,16 @@ class LevelDbTables:
         self._reads.check()
         self._applier.enqueue(self._channels[channel], records)
 
-    def apply_part(self, channel: ChannelId, part: Part) -> None:
+    def apply_piece(self, channel: ChannelId, piece: Piece) -> None:
         """Queue a piece of a committed record; from the first to the last, readers see a view."""
         self._reads.check()
         state = self._channels[channel]
-        state.queue_part(part)
-        if part.first:
+        state.queue_piece(piece)
+        if piece.first:
             # Before any slice is written. What a crash left in pieces is nobody's version.
-            label = part.version if self.unserved_until(channel) == 0 else -1
+            label = piece.version if self.unserved_until(channel) == 0 else -1
             self._views.show(channel, self._shared(channel), label)
-        self._applier.enqueue_part(state, part)
+        self._applier.enqueue_piece(state, piece)
 
     def truncated(self, channel: ChannelId) -> bytes | None:
         """Where the truncating piece applied last ended; None: no row is left."""
@@ -533,9 +533,9 @@ class LevelDbTables:
         view = self._views.shown.get(channel)
         return self._databases[channel].source if view is None else view.snapshot
 
-    def _part_applied(self, state: AppliedChannel, part: Part) -> None:
+    def _piece_applied(self, state: AppliedChannel, piece: Piece) -> None:
         """The node's thread learns of a piece: with the last, readers see all of them at once."""
-        if part.last and self._channels.get(state.channel) is state:
+        if piece.last and self._channels.get(state.channel) is state:
             self._views.end(state.channel)
 
     def _remove(self, channel: ChannelId, database: ChannelDatabase) -> None:

@@ -1,7 +1,7 @@
 """States of channels that readers are shown instead of what the database holds now.
 
-While a record's slices are written (``raftstore.storage.tables.parts``), the database holds some of
-them: every read of the channel goes to its *view*, a snapshot from before the first slice, until
+While a record's slices are written (``raftstore.storage.tables.pieces``), the database holds some
+of them: every read of the channel goes to its *view*, a snapshot from before the first slice, until
 the node's thread learns that the last one is in. A view may be kept after that, under a label, for
 readers that need one and the same commit of every channel.
 

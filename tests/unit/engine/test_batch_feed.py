@@ -11,7 +11,7 @@ import pytest
 from raftstore.engine.channel import batch_feed
 from raftstore.engine.channel.apply_feed import STEPS_AHEAD, ApplyFeed
 from raftstore.errors import CorruptRecordError, NewerFormatError
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.protocol.batches import APPEND, TRUNCATE
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.records import Record
@@ -54,10 +54,10 @@ class Scene:
         self.handed.append((channel, [one.last_seq for one in records]))
         self.tables.apply(channel, records)
 
-    def apply_part(self, channel: ChannelId, part: Part) -> None:
+    def apply_piece(self, channel: ChannelId, piece: Piece) -> None:
         """The same for a piece."""
-        self.handed.append((channel, part))
-        self.tables.apply_part(channel, part)
+        self.handed.append((channel, piece))
+        self.tables.apply_piece(channel, piece)
 
     def append(self, made: Record, channel: ChannelId = CHANNEL) -> Record:
         """Put a record where it belongs."""
@@ -156,7 +156,7 @@ def test_barrier_waits_for_the_staged_records_before_it(scene: Scene) -> None:
     scene.commit()
     assert len(scene.handed) == 1
     scene.step()
-    assert isinstance(scene.handed[1][1], Part)
+    assert isinstance(scene.handed[1][1], Piece)
 
 
 def test_log_of_small_batches_is_read_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,20 +186,20 @@ def test_pieces_are_bounded_and_two_at_a_time(scene: Scene) -> None:
     scene.decide()
     scene.commit()
     scene.step()
-    parts = [part for _, part in scene.handed[1:]]
-    assert [len(part.chunks) for part in parts] == [1] * STEPS_AHEAD
+    pieces = [piece for _, piece in scene.handed[1:]]
+    assert [len(piece.chunks) for piece in pieces] == [1] * STEPS_AHEAD
     scene.step()
     assert len(scene.handed) == 1 + STEPS_AHEAD + 1
     scene.drain()
-    parts = [part for _, part in scene.handed[1:]]
-    assert [(part.first, part.last) for part in parts] == [
+    pieces = [piece for _, piece in scene.handed[1:]]
+    assert [(piece.first, piece.last) for piece in pieces] == [
         (True, False),
         (False, False),
         (False, False),
         (False, False),
         (False, True),
     ]
-    assert [bool(part.state_writes) for part in parts] == [part.last for part in parts]
+    assert [bool(piece.state_writes) for piece in pieces] == [piece.last for piece in pieces]
 
 
 def test_chunks_share_a_piece_up_to_its_bytes(
@@ -214,7 +214,7 @@ def test_chunks_share_a_piece_up_to_its_bytes(
     scene.decide()
     scene.commit()
     scene.drain()
-    assert [len(part.chunks) for _, part in scene.handed[1:]] == [2, 2]
+    assert [len(piece.chunks) for _, piece in scene.handed[1:]] == [2, 2]
     assert scene.rows() == {b"a": b"1"}
 
 
@@ -255,8 +255,8 @@ def test_truncation_comes_before_the_rows_and_one_piece_at_a_time(scene: Scene) 
     scene.decide(mode=TRUNCATE)
     scene.commit()
     scene.drain()
-    parts = [part for _, part in scene.handed if isinstance(part, Part)]
-    starts = [part.truncate_from for part in parts]
+    pieces = [piece for _, piece in scene.handed if isinstance(piece, Piece)]
+    starts = [piece.truncate_from for piece in pieces]
     assert starts == [b"", b"032", b"064", b"096", None]
     assert scene.rows() == {b"050": b"new", b"x": b"new"}
 

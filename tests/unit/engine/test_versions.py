@@ -6,10 +6,10 @@ import pytest
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.versions import Versions
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_tables import SimTables
-from tests.part_worlds import batch_record
+from tests.piece_worlds import batch_record
 from tests.storage_helpers import CHANNEL
 
 KEEP_MS = 10
@@ -25,7 +25,7 @@ def tables() -> SimTables:
 
 def apply_batch(tables: SimTables, versions: Versions, n: int, now_ms: int) -> None:
     """Commit ``n``, which replaces the state of the commit before."""
-    tables.apply_part(CHANNEL, Part(batch_record(n), True, True, version=n - 1))
+    tables.apply_piece(CHANNEL, Piece(batch_record(n), True, True, version=n - 1))
     versions.on_applied(now_ms)
     tables.apply_next()
     versions.on_applied(now_ms)

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.config import KIB, MIB
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.apply_queue import (
     LOOK_AHEAD_MAX,
     OVERTAKING_BYTES_MAX,
     TURN_BYTES_MAX,
-    ApplyPart,
+    ApplyPiece,
     ApplyQueue,
     ApplyRecords,
     Job,
@@ -38,9 +38,9 @@ def records(state: AppliedChannel, size: int = 100) -> ApplyRecords:
     return ApplyRecords(state, [record(1)], size)
 
 
-def piece(state: AppliedChannel, size: int = 4 * MIB, *, last: bool = False) -> ApplyPart:
+def piece(state: AppliedChannel, size: int = 4 * MIB, *, last: bool = False) -> ApplyPiece:
     """A piece of a micro-batch."""
-    return ApplyPart(state, Part(record(1), first=False, last=last), size)
+    return ApplyPiece(state, Piece(record(1), first=False, last=last), size)
 
 
 def queue_of(*jobs: Job) -> ApplyQueue:
@@ -80,7 +80,7 @@ def test_nothing_overtakes_within_its_channel_nor_other_work(jobs: list[Job]) ->
     for state in CHANNELS:
 
         def concerns(job: Job, state: AppliedChannel = state) -> bool:
-            return not isinstance(job, ApplyRecords | ApplyPart) or job.state is state
+            return not isinstance(job, ApplyRecords | ApplyPiece) or job.state is state
 
         assert list(map(id, filter(concerns, found))) == list(map(id, filter(concerns, jobs)))
 
@@ -88,7 +88,7 @@ def test_nothing_overtakes_within_its_channel_nor_other_work(jobs: list[Job]) ->
 def test_pieces_of_one_channel_follow_each_other() -> None:
     """Two batches of different channels are not mixed piece by piece."""
     jobs = [piece(state, MIB) for _ in range(3) for state in (A, B, C)]
-    states = [job.state for job in taken(queue_of(*jobs)) if isinstance(job, ApplyPart)]
+    states = [job.state for job in taken(queue_of(*jobs)) if isinstance(job, ApplyPiece)]
     assert states == [A, A, A, B, B, B, C, C, C]
 
 
@@ -97,16 +97,16 @@ def test_turn_of_a_channel_ends_after_so_many_bytes() -> None:
     in_a_turn = TURN_BYTES_MAX // (4 * MIB)
     large = [piece(A) for _ in range(3 * in_a_turn)]
     found = taken(queue_of(*large, piece(B)))
-    assert [job for job in found if isinstance(job, ApplyPart)][in_a_turn].state is not B
+    assert [job for job in found if isinstance(job, ApplyPiece)][in_a_turn].state is not B
     waiting = queue_of(large[0], piece(B), *large[1:])
-    states = [job.state for job in taken(waiting) if isinstance(job, ApplyPart)]
+    states = [job.state for job in taken(waiting) if isinstance(job, ApplyPiece)]
     assert states.index(B) == in_a_turn
 
 
 def test_end_of_a_batch_ends_the_turn() -> None:
     """The next batch of the same channel takes its turn behind those that waited longer."""
     queue = queue_of(piece(A, last=True), piece(B), piece(A))
-    assert [job.state for job in taken(queue) if isinstance(job, ApplyPart)] == [A, B, A]
+    assert [job.state for job in taken(queue) if isinstance(job, ApplyPiece)] == [A, B, A]
 
 
 def test_records_go_before_the_pieces_of_other_channels() -> None:
@@ -127,7 +127,7 @@ def test_pieces_are_applied_however_many_records_come() -> None:
     before = 0
     while before <= OVERTAKING_BYTES_MAX:
         queue.put(records(B, MIB))
-        if isinstance(queue.take(), ApplyPart):
+        if isinstance(queue.take(), ApplyPiece):
             break
         before += MIB
     assert before == OVERTAKING_BYTES_MAX
@@ -165,7 +165,7 @@ def test_pieces_without_rows_end_a_turn_too() -> None:
     """One that removes rows has no payload: each counts as one MiB."""
     in_a_turn = TURN_BYTES_MAX // MIB
     waiting = queue_of(piece(A, 0), piece(B, 0), *(piece(A, 0) for _ in range(2 * in_a_turn)))
-    states = [job.state for job in taken(waiting) if isinstance(job, ApplyPart)]
+    states = [job.state for job in taken(waiting) if isinstance(job, ApplyPiece)]
     assert states.index(B) == in_a_turn
 
 
@@ -175,7 +175,7 @@ def test_small_records_are_counted_with_what_they_cost() -> None:
     overtaken = 0
     while True:
         queue.put(records(B, 0))
-        if isinstance(queue.take(), ApplyPart):
+        if isinstance(queue.take(), ApplyPiece):
             break
         overtaken += 1
     assert overtaken == OVERTAKING_BYTES_MAX // (4 * KIB)
@@ -189,7 +189,7 @@ def test_records_may_overtake_again_after_each_piece() -> None:
         queue.put(put)
         assert queue.take() is put
         queue.put(records(B))
-        assert isinstance(queue.take(), ApplyPart)
+        assert isinstance(queue.take(), ApplyPiece)
         assert isinstance(queue.take(), ApplyRecords)
 
 

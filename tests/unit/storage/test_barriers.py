@@ -20,7 +20,7 @@ from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_tables import SimTables
 from raftstore.types import RecordKind, Seq
-from tests.part_worlds import LevelDbWorld, SimWorld, apply_parts, batch_record, chunk, pieces_of
+from tests.piece_worlds import LevelDbWorld, SimWorld, apply_pieces, batch_record, chunk, pieces_of
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
@@ -256,7 +256,7 @@ def test_barrier_within_a_batch_is_of_the_state_before_it(kind: str, tmp_path: P
     tables.apply(CHANNEL, [rows_record(1, {b"old": b"x"})])
     world.drain()
     pieces = pieces_of(batch_record(2), [[chunk([(b"%d" % n, b"y")])] for n in range(3)])
-    apply_parts(world, pieces[:1])
+    apply_pieces(world, pieces[:1])
     told: list[Barrier] = []
     if kind == "simulated":
         tables.start_barrier(CHANNEL, lambda barrier, _: told.append(barrier))

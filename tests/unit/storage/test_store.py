@@ -16,7 +16,7 @@ from raftstore.errors import (
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.store import Store, open_store
 from raftstore.types import History, RecordKind, Seq
-from tests.part_worlds import chunk, pieces_of
+from tests.piece_worlds import chunk, pieces_of
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
@@ -124,7 +124,7 @@ def test_record_in_pieces_beyond_the_log_makes_the_channel_recovering(tmp_path: 
     store.log.append(CHANNEL, [lost])
     store.log.flush()
     pieces = pieces_of(lost, [[chunk([(b"new", b"row")])], []])
-    store.tables.apply_part(CHANNEL, pieces[0])
+    store.tables.apply_piece(CHANNEL, pieces[0])
     store.tables.apply_queued()
     store.close(is_clean=False)
     log_path.write_bytes(before)

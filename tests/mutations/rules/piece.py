@@ -6,12 +6,12 @@ from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
-CONTRACT = "tests/contract/test_parts.py::test_"
+CONTRACT = "tests/contract/test_pieces.py::test_"
 FEED = "tests/unit/engine/test_batch_feed.py::test_"
 QUEUE = "tests/unit/storage/test_apply_queue.py::test_"
 RULES_SERVING = "tests/unit/engine/test_rules_serving.py::test_"
 
-PART_RULES: tuple[Mutation, ...] = (
+PIECE_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.3-mark-of-pieces",
         "A record in slices that the log lost goes unnoticed.",
@@ -29,7 +29,7 @@ PART_RULES: tuple[Mutation, ...] = (
         "S10-view",
         "A reader sees some slices of a record and not the others.",
         Edit(
-            "LevelDbTables.apply_part",
+            "LevelDbTables.apply_piece",
             "self._views.show(channel, self._shared(channel), label)",
             "",
         ),
@@ -39,7 +39,7 @@ PART_RULES: tuple[Mutation, ...] = (
         "S10-view-simulated",
         "A simulated reader sees some slices of a record and not the others.",
         Edit(
-            "SimTables.apply_part",
+            "SimTables.apply_piece",
             "table.copy()",
             "table",
         ),
@@ -59,7 +59,7 @@ PART_RULES: tuple[Mutation, ...] = (
         "S10-view-first",
         "A record is written in pieces while one before it is not applied.",
         Edit(
-            "AppliedChannel.queue_part",
+            "AppliedChannel.queue_piece",
             "self.applied.seq",
             "self.queued_seq",
         ),
@@ -89,7 +89,7 @@ PART_RULES: tuple[Mutation, ...] = (
         "S10-mark",
         "A start serves a channel that holds some slices of a record.",
         Edit(
-            "PartWriter._write_slice",
+            "PieceWriter._write_slice",
             "batch.put(marker_key(state.channel), encode_applied(state.channel, position))",
             "",
         ),
@@ -109,7 +109,7 @@ PART_RULES: tuple[Mutation, ...] = (
         "S10-last-slice",
         "A record counts as applied before its last slice.",
         Edit(
-            "PartWriter._write_slice",
+            "PieceWriter._write_slice",
             'faults.reach("batch.mid-slice")',
             "of, at = state.channel, position\n"
             "batch.put(applied_key(of), encode_applied(of, at))\n"
@@ -142,7 +142,7 @@ PART_RULES: tuple[Mutation, ...] = (
         "S10-torn-version",
         "What a crash left in slices is kept as a version.",
         Edit(
-            "LevelDbTables.apply_part",
+            "LevelDbTables.apply_piece",
             "part.version if self.unserved_until(channel) == 0 else -1",
             "part.version",
         ),

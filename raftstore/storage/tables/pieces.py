@@ -19,7 +19,7 @@ from typing import Final
 from raftstore import faults
 from raftstore.config import MIB
 from raftstore.ports.machine import Row
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.channel_database import WriteBatch
@@ -43,9 +43,9 @@ def put_state(batch: WriteBatch, channel: ChannelId, writes: Iterable[Change]) -
             batch.put(channel + key, seal(key, value))
 
 
-def rows_of_part(
+def rows_of_piece(
     state: AppliedChannel,
-    part: Part,
+    piece: Piece,
     get: Callable[[ChannelId, bytes], Row | None],
     state_get: Callable[[ChannelId, bytes], bytes | None],
 ) -> tuple[list[Change], list[Change]]:
@@ -53,7 +53,7 @@ def rows_of_part(
 
     And what has to be in the state before any of them: what became of the chunks.
     """
-    machine, seq = state.batches, part.record.last_seq
+    machine, seq = state.batches, piece.record.last_seq
     rows: list[Change] = []
     outcomes: list[Change] = []
     newest: dict[bytes, bytes | None] = {}
@@ -70,9 +70,9 @@ def rows_of_part(
         sealed = newest[key]
         return None if sealed is None else Row(key, sealed[SEAL_BYTES:], seq)
 
-    if part.chunks:
+    if piece.chunks:
         assert machine is not None, "a machine without micro-batches was sent one"
-        for number, (mode, payload) in enumerate(part.chunks, part.first_chunk):
+        for number, (mode, payload) in enumerate(piece.chunks, piece.first_chunk):
             written = machine.rows_of((seq, number), mode, payload, read, get_state)
             outcomes += machine.outcomes_of((seq, number), mode, payload, written, get_state)
             rows += written
@@ -87,7 +87,7 @@ def _in_key_order(rows: list[Change]) -> list[Change]:
     return sorted(dict(rows).items())
 
 
-class PartWriter:
+class PieceWriter:
     """Writes pieces; belongs to the apply thread.
 
     ``get`` returns a verified row as it is in the database, whatever readers see meanwhile,
@@ -109,17 +109,17 @@ class PartWriter:
         self._state_get = state_get
         self._keys = keys
 
-    def write(self, state: AppliedChannel, part: Part) -> None:
+    def write(self, state: AppliedChannel, piece: Piece) -> None:
         """Write one piece; everything of the channel before it is written."""
         outcomes: list[Change] = []
-        if part.truncate_from is not None:
-            changes: Iterable[Change] = self._removals(state, part.truncate_from)
+        if piece.truncate_from is not None:
+            changes: Iterable[Change] = self._removals(state, piece.truncate_from)
         else:
-            changes, outcomes = rows_of_part(state, part, self._get, self._state_get)
-        record, channel = part.record, state.channel
+            changes, outcomes = rows_of_piece(state, piece, self._get, self._state_get)
+        record, channel = piece.record, state.channel
         prefix, stamp = state.prefix, record.last_seq.to_bytes(SEQ_BYTES, "big")
         position = History(record.term, record.last_seq)
-        is_begun = not part.first
+        is_begun = not piece.first
         batch, size = self._new_batch(channel), 0
         for outcome in outcomes:
             if size >= SLICE_BYTES_MAX:
@@ -141,10 +141,10 @@ class PartWriter:
             else:
                 put(prefix + key, stamp + value)
                 size += len(key) + len(value)
-        if not part.last:
+        if not piece.last:
             self._write_slice(batch, state, position, is_begun=is_begun)
             return
-        put_state(batch, channel, part.state_writes)
+        put_state(batch, channel, piece.state_writes)
         batch.delete(marker_key(channel))
         # S10: the applied position only with the last slice: until then nothing is applied of it.
         batch.put(applied_key(channel), encode_applied(channel, position))

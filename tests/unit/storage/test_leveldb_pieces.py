@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftstore.errors import CorruptRecordError, PersistError
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.sealing import SEAL_BYTES
@@ -18,7 +18,7 @@ from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.keys import MARKER, applied_key, rows_prefix
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.types import ChannelId, RecordKind
-from tests.part_worlds import batch_record, chunk, pieces_of
+from tests.piece_worlds import batch_record, chunk, pieces_of
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
@@ -51,7 +51,7 @@ def test_view_ends_when_the_loop_thread_learns_of_the_last_part(tables: Any) -> 
     tables.report_to(
         post=told.append, on_applied=lambda *_told: told.append("applied"), on_failed=pytest.fail
     )
-    tables.apply_part(CHANNEL, Part(batch_record(2), True, True, [chunk([(b"a", b"new")])]))
+    tables.apply_piece(CHANNEL, Piece(batch_record(2), True, True, [chunk([(b"a", b"new")])]))
     tables.apply_queued()
     assert tables.applied_seq(CHANNEL) == 1
     assert tables.get(CHANNEL, b"a").value == b"old"
@@ -85,7 +85,7 @@ def test_slices_are_bounded_and_marked_until_the_last(
     monkeypatch.setattr(tables._applier, "_new_batch", Batch)
     rows = [(b"%05d" % n, bytes(1000)) for n in range(3000)]
     for piece in pieces_of(batch_record(2), [[chunk(rows[1500:])], [chunk(rows[:1500])]]):
-        tables.apply_part(CHANNEL, piece)
+        tables.apply_piece(CHANNEL, piece)
         tables.apply_queued()
     assert len(written) == 4
     for changes in written:
@@ -101,10 +101,10 @@ def test_slices_are_bounded_and_marked_until_the_last(
 def test_store_closes_with_a_view_shown_and_versions_kept(tmp_path: Path, tables: Any) -> None:
     """LevelDB must not be closed under a snapshot."""
     for seq in (2, 3):
-        part = Part(batch_record(seq), True, True, [chunk([(b"a", b"%d" % seq)])], version=seq)
-        tables.apply_part(CHANNEL, part)
+        piece = Piece(batch_record(seq), True, True, [chunk([(b"a", b"%d" % seq)])], version=seq)
+        tables.apply_piece(CHANNEL, piece)
         tables.apply_queued()
-    tables.apply_part(CHANNEL, pieces_of(batch_record(4), [[chunk([(b"b", b"1")])], []])[0])
+    tables.apply_piece(CHANNEL, pieces_of(batch_record(4), [[chunk([(b"b", b"1")])], []])[0])
     held = tables.snapshot_at(CHANNEL, 2), tables.snapshot(CHANNEL)
     views = [view.snapshot for view in tables._views._kept[CHANNEL].values()]
     tables.close()
@@ -167,9 +167,9 @@ def test_hash_taken_meanwhile_is_of_the_view(tables: Any) -> None:
     hashes: list[Any] = []
     tables._post = calls.put
     first, last = pieces_of(batch_record(2), [[chunk([(b"b", b"1")])], []])
-    tables.apply_part(CHANNEL, first)
+    tables.apply_piece(CHANNEL, first)
     tables.start_content_hash(CHANNEL, lambda *told: hashes.append(told))
-    tables.apply_part(CHANNEL, last)
+    tables.apply_piece(CHANNEL, last)
     tables.apply_queued()
     calls.get(timeout=20)()
     assert hashes == [before]
@@ -179,7 +179,7 @@ def test_hash_taken_meanwhile_is_of_the_view(tables: Any) -> None:
 def test_damaged_state_is_never_answered(tables: Any) -> None:
     """Values of the state carry a seal over their key, like rows."""
     state = ((b"\x02\x00", b"head"),)
-    tables.apply_part(CHANNEL, Part(batch_record(2), True, True, state_writes=state))
+    tables.apply_piece(CHANNEL, Piece(batch_record(2), True, True, state_writes=state))
     tables.apply_queued()
     database = database_of(tables)
     stored = database.get(CHANNEL + b"\x02\x00")
@@ -257,7 +257,7 @@ def test_readers_see_one_batch_whatever_the_apply_thread_does(tmp_path: Path) ->
         rows = [(key, bytes([n]) * 400) for key in keys]
         made = pieces_of(batch_record(n), [[chunk(rows[2000:])], [chunk(rows[:2000])], []])
         for piece in made:
-            tables.apply_part(CHANNEL, piece)
+            tables.apply_piece(CHANNEL, piece)
         done = len(told) + len(made)
         while len(told) < done:
             seen.append(read())

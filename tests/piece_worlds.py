@@ -10,7 +10,7 @@ import plyvel
 
 from raftstore.errors import StorageError
 from raftstore.ports.machine import ApplyResult
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
@@ -59,7 +59,7 @@ class LevelDbWorld:
     def drain(self) -> None:
         self.tables.apply_queued()
 
-    def crash_in(self, pieces: Sequence[Part], kept: int) -> bool:
+    def crash_in(self, pieces: Sequence[Piece], kept: int) -> bool:
         """Restart after this many slices of the record; False: it has no more than that."""
         made, written = self.tables._applier._new_batch, 0
 
@@ -80,7 +80,7 @@ class LevelDbWorld:
         self.tables._applier._new_batch = Batch
         is_cut = False
         try:
-            apply_parts(self, pieces)
+            apply_pieces(self, pieces)
         except StorageError:
             is_cut = True
         self.restart()
@@ -110,10 +110,10 @@ class SimWorld:
         while self.tables.has_queued():
             self.completed.append(self.tables.apply_next())
 
-    def crash_in(self, pieces: Sequence[Part], kept: int) -> bool:
+    def crash_in(self, pieces: Sequence[Piece], kept: int) -> bool:
         """Restart after this many slices of the record; False: it has no more than that."""
         before = len(self.tables._undo)
-        apply_parts(self, pieces)
+        apply_pieces(self, pieces)
         slices = len(self.tables._undo) - before
         self.tables.stop(lost=max(0, slices - kept))
         open_channels(self.tables)
@@ -155,11 +155,11 @@ def pieces_of(
     *,
     state_writes: Any = (),
     version: int = -1,
-) -> list[Part]:
+) -> list[Piece]:
     """One piece for each of the lists of chunks."""
     last = len(chunks) - 1
     return [
-        Part(
+        Piece(
             record,
             first=number == 0,
             last=number == last,
@@ -172,15 +172,15 @@ def pieces_of(
     ]
 
 
-def apply_parts(world: Any, pieces: Sequence[Part]) -> None:
+def apply_pieces(world: Any, pieces: Sequence[Piece]) -> None:
     """One after the other; one that truncates is followed by more until no row is left."""
     tables = world.tables
     for piece in pieces:
-        tables.apply_part(CHANNEL, piece)
+        tables.apply_piece(CHANNEL, piece)
         world.drain()
         if piece.truncate_from is not None:
             while (start := tables.truncated(CHANNEL)) is not None:
-                tables.apply_part(CHANNEL, piece._replace(first=False, truncate_from=start))
+                tables.apply_piece(CHANNEL, piece._replace(first=False, truncate_from=start))
                 world.drain()
 
 

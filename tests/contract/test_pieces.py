@@ -13,21 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftstore.errors import PersistError
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT
 from raftstore.rows.sealing import unseal
 from raftstore.state_machines.batches import staging
-from raftstore.storage.tables import parts
+from raftstore.storage.tables import pieces as pieces_module
 from raftstore.storage.tables.keys import OUTCOMES
 from raftstore.testing import sim_tables
 from raftstore.types import RecordKind
-from tests.part_worlds import (
+from tests.piece_worlds import (
     CHANNEL,
     OTHER,
     SLICE_BYTES,
     LevelDbWorld,
     SimWorld,
-    apply_parts,
+    apply_pieces,
     batch_record,
     chunk,
     everything,
@@ -44,8 +44,8 @@ BEFORE = {b"\x02\x00": b"head before", b"\x02\x01gone": b"chunk"}
 
 def small_pieces(patch: pytest.MonkeyPatch) -> None:
     """Slices of a few rows, so that there is something between them."""
-    patch.setattr(parts, "SLICE_BYTES_MAX", SLICE_BYTES)
-    patch.setattr(parts, "TRUNCATED_ROWS_MAX", 7)
+    patch.setattr(pieces_module, "SLICE_BYTES_MAX", SLICE_BYTES)
+    patch.setattr(pieces_module, "TRUNCATED_ROWS_MAX", 7)
     patch.setattr(sim_tables, "SLICE_ROWS", 3)
     patch.setattr(sim_tables, "TRUNCATED_ROWS", 7)
 
@@ -87,9 +87,9 @@ def prepared(world: Any, mode: int = UPSERT) -> Any:
     """Old rows under even keys, some state, and the record to come."""
     old = dict.fromkeys(OLD, columns("old", "old")) if mode == MERGE else OLD
     write(world, rows_record(1, dict(old)))
-    world.tables.apply_part(
+    world.tables.apply_piece(
         CHANNEL,
-        Part(batch_record(11), first=True, last=True, state_writes=tuple(BEFORE.items())),
+        Piece(batch_record(11), first=True, last=True, state_writes=tuple(BEFORE.items())),
     )
     world.drain()
     return batch_record(12, rows=5)
@@ -112,7 +112,7 @@ def test_reads_see_the_state_before_until_the_last_part(world: Any) -> None:
     before, hashed = everything(world), tables.content_hash(CHANNEL)
     pieces = pieces_of(coming, batch(), state_writes=STATE)
     for piece in pieces[:-1]:
-        tables.apply_part(CHANNEL, piece)
+        tables.apply_piece(CHANNEL, piece)
         world.drain()
         assert tables.applied_seq(CHANNEL) == 11
         assert everything(world) == before
@@ -125,7 +125,7 @@ def test_reads_see_the_state_before_until_the_last_part(world: Any) -> None:
         snapshot.close()
         assert tables.state_get(CHANNEL, b"\x02\x00") == b"head before"
         assert world.completed[-1] == (CHANNEL, 11, (), ())
-    tables.apply_part(CHANNEL, pieces[-1])
+    tables.apply_piece(CHANNEL, pieces[-1])
     assert everything(world) == before
     world.drain()
     assert world.completed[-1] == (CHANNEL, 16, (), ())
@@ -145,7 +145,7 @@ def test_get_many_never_reads_behind_the_view(world: Any, keys: tuple[bytes, ...
     assert expected.applied_seq == 11
     for piece in pieces_of(coming, batch()):
         assert world.tables.get_many(CHANNEL, keys, 99) == expected
-        world.tables.apply_part(CHANNEL, piece)
+        world.tables.apply_piece(CHANNEL, piece)
         assert world.tables.get_many(CHANNEL, keys, 99) == expected
         world.drain()
     found = world.tables.get_many(CHANNEL, keys, 99)
@@ -172,13 +172,13 @@ def test_crash_after_each_slice_replays_to_the_same_state(
         pieces = pieces_of(coming, batch(mode), state_writes=STATE)
         if truncates:
             pieces[0] = pieces[0]._replace(first=False)
-            pieces.insert(0, Part(coming, first=True, last=False, truncate_from=b""))
+            pieces.insert(0, Piece(coming, first=True, last=False, truncate_from=b""))
         is_cut = world.crash_in(pieces, kept)
         if is_cut:
             assert world.tables.applied_seq(CHANNEL) == 11
             assert world.tables.unserved_until(CHANNEL) == (16 if kept else 0)
             assert kept or everything(world) == before
-            apply_parts(world, pieces)
+            apply_pieces(world, pieces)
         assert (world.tables.applied_seq(CHANNEL), world.tables.unserved_until(CHANNEL)) == (16, 0)
         reached.append((everything(world), world.tables.content_hash(CHANNEL)))
     assert len(reached) > 4
@@ -233,7 +233,7 @@ def test_merge_that_a_crash_cut_in_two_ends_as_where_it_was_not(
         pieces = pieces_of(batch_record(2 if before is None else 5, rows=5), updates)
         is_cut = world.crash_in(pieces, kept)
         if is_cut:
-            apply_parts(world, pieces)
+            apply_pieces(world, pieces)
         rows, _ = everything(world)
         assert {rows[key][0] for key in keys} == {after}, kept
         kept += 1
@@ -252,7 +252,7 @@ def test_channel_with_a_mark_serves_nothing_until_replayed(new_world: Any) -> No
     pieces = pieces_of(coming, batch(), version=1)
     for piece in pieces:
         assert tables.unserved_until(CHANNEL) == 16
-        tables.apply_part(CHANNEL, piece)
+        tables.apply_piece(CHANNEL, piece)
         assert tables.unserved_until(CHANNEL) == 16
         world.drain()
     assert tables.unserved_until(CHANNEL) == 0
@@ -276,18 +276,20 @@ def test_truncate_in_slices(world: Any) -> None:
     """Everything of before goes, a bounded number of rows a piece; other records come between."""
     coming = prepared(world)
     tables = world.tables
-    first = Part(coming, first=True, last=False, truncate_from=b"")
-    tables.apply_part(CHANNEL, first)
+    first = Piece(coming, first=True, last=False, truncate_from=b"")
+    tables.apply_piece(CHANNEL, first)
     tables.apply(OTHER, [rows_record(1, {b"other": b"1"})])
     world.drain()
     assert tables.truncated(CHANNEL) == b"14"
     assert tables.get(OTHER, b"other").value == b"1"
     assert len(everything(world)[0]) == len(OLD)
-    tables.apply_part(CHANNEL, first._replace(first=False, truncate_from=b"14"))
+    tables.apply_piece(CHANNEL, first._replace(first=False, truncate_from=b"14"))
     world.drain()
     assert tables.truncated(CHANNEL) is None
     assert len(everything(world)[0]) == len(OLD)
-    tables.apply_part(CHANNEL, Part(coming, first=False, last=True, chunks=[chunk([(b"a", b"1")])]))
+    tables.apply_piece(
+        CHANNEL, Piece(coming, first=False, last=True, chunks=[chunk([(b"a", b"1")])])
+    )
     world.drain()
     assert everything(world)[0] == {b"a": (b"1", 16)}
     assert everything(world, OTHER)[0] == {b"other": (b"1", 1)}
@@ -301,14 +303,14 @@ def test_content_hash_covers_batch_state(world: Any) -> None:
     for seq, writes in enumerate(
         [((b"\x02\x00", b"1"),), ((b"\x02\x00", b"2"),), ((b"\x03\x00", b"2"),)], start=1
     ):
-        tables.apply_part(CHANNEL, Part(batch_record(seq), True, True, state_writes=writes))
-        tables.apply_part(OTHER, Part(batch_record(seq), True, True, state_writes=writes))
+        tables.apply_piece(CHANNEL, Piece(batch_record(seq), True, True, state_writes=writes))
+        tables.apply_piece(OTHER, Piece(batch_record(seq), True, True, state_writes=writes))
         world.drain()
         assert tables.content_hash(CHANNEL) == tables.content_hash(OTHER)
         seen.add(tables.content_hash(CHANNEL)[0])
     assert len(seen) == 4
     gone = ((b"\x02\x00", None), (b"\x03\x00", None))
-    tables.apply_part(CHANNEL, Part(batch_record(4), True, True, state_writes=gone))
+    tables.apply_piece(CHANNEL, Piece(batch_record(4), True, True, state_writes=gone))
     world.drain()
     assert tables.content_hash(CHANNEL) == (empty[0], 0, 4)
 
@@ -320,14 +322,14 @@ def test_versions_are_kept_under_their_labels(world: Any) -> None:
         record_n = batch_record(2 * n - 1, rows=2)
         rows = [(b"%d" % k, b"%d" % n) for k in range(9)]
         pieces = pieces_of(record_n, [[chunk(rows[:5])], [chunk(rows[5:])]], version=n - 1)
-        tables.apply_part(CHANNEL, pieces[0])
+        tables.apply_piece(CHANNEL, pieces[0])
         world.drain()
         shown = tables.snapshot_at(CHANNEL, n - 1)
         assert shown.applied_seq == 2 * n - 2
         assert shown.count(b"", b"", 99).rows == (9 if n > 1 else 0)
         shown.close()
         assert tables.versions(CHANNEL) == tuple(range(n - 1))
-        tables.apply_part(CHANNEL, pieces[1])
+        tables.apply_piece(CHANNEL, pieces[1])
         world.drain()
     assert tables.versions(CHANNEL) == (0, 1, 2, 3)
     for n in (1, 2, 3):
@@ -351,10 +353,10 @@ def test_dropped_channel_lets_its_views_go(world: Any) -> None:
     """Also one that is shown, while pieces are queued; its records are not applied any more."""
     coming = prepared(world)
     pieces = pieces_of(coming, batch(), version=0)
-    apply_parts(world, pieces)
+    apply_pieces(world, pieces)
     more = pieces_of(batch_record(17), batch(), version=1)
-    world.tables.apply_part(CHANNEL, more[0])
-    world.tables.apply_part(CHANNEL, more[1])
+    world.tables.apply_piece(CHANNEL, more[0])
+    world.tables.apply_piece(CHANNEL, more[1])
     assert world.open_snapshots() == 2
     world.tables.drop(CHANNEL)
     assert world.open_snapshots() == 0
@@ -370,20 +372,20 @@ def test_pieces_are_refused_out_of_their_order(world: Any) -> None:
     first, middle, last = pieces_of(coming, batch())
     tables = world.tables
 
-    def is_refused(channel: Any, part: Part) -> None:
+    def is_refused(channel: Any, piece: Piece) -> None:
         with pytest.raises(PersistError, match=r"piece of a record at seq .* cannot be applied"):
-            tables.apply_part(channel, part)
+            tables.apply_piece(channel, piece)
 
     is_refused(CHANNEL, middle)
     is_refused(CHANNEL, first._replace(record=batch_record(13)))
     tables.apply(OTHER, [rows_record(1, {b"a": b"1"})])
     is_refused(OTHER, first._replace(record=batch_record(2)))
-    tables.apply_part(CHANNEL, first)
+    tables.apply_piece(CHANNEL, first)
     is_refused(CHANNEL, first)
     is_refused(CHANNEL, middle._replace(record=batch_record(17)))
     with pytest.raises(PersistError, match=r"a record at seq 17 .* cannot be applied"):
         tables.apply(CHANNEL, [rows_record(17, {b"a": b"1"})])
-    tables.apply_part(CHANNEL, last)
+    tables.apply_piece(CHANNEL, last)
     is_refused(CHANNEL, last)
     tables.apply(CHANNEL, [rows_record(17, {b"a": b"1"})])
     world.drain()
@@ -393,8 +395,8 @@ def test_pieces_are_refused_out_of_their_order(world: Any) -> None:
 def test_machine_sees_the_state_of_the_records_before_even_in_one_call(world: Any) -> None:
     """S10: and each of its answers is told with the seq of its record."""
     staged = [record(seq, kind=RecordKind.STAGED, payload=b"%d" % seq) for seq in range(2, 6)]
-    world.tables.apply_part(
-        CHANNEL, Part(batch_record(1), True, True, state_writes=((b"\x03\x00", b"0"),))
+    world.tables.apply_piece(
+        CHANNEL, Piece(batch_record(1), True, True, state_writes=((b"\x03\x00", b"0"),))
     )
     world.drain()
     world.tables.apply(CHANNEL, staged[:3])
@@ -451,9 +453,9 @@ def test_stores_agree_whatever_is_cut_and_applied_again(
                 )
                 if truncates:
                     pieces[0] = pieces[0]._replace(first=False)
-                    pieces.insert(0, Part(batch_record(seq), True, False, truncate_from=b""))
+                    pieces.insert(0, Piece(batch_record(seq), True, False, truncate_from=b""))
                 if kept is None or world is calm or world.crash_in(pieces, kept):
-                    apply_parts(world, pieces)
+                    apply_pieces(world, pieces)
                 seq += 1
         first, *others = [(everything(w), w.tables.content_hash(CHANNEL)) for w in (*worlds, calm)]
         assert others == [first, first]
