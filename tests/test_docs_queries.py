@@ -180,7 +180,7 @@ def problem_with(arguments: list[str]) -> str | None:
 
 
 def test_commands_that_the_pages_name_exist() -> None:
-    """Also those of two words, as `raftstore check cluster`."""
+    """Commands of two words are among them, as `raftstore check cluster`."""
     context = cli.make_context("raftstore", ["-h"], resilient_parsing=True)
     known = set(cli.list_commands(context))
     for page in (ROOT / "docs").glob("*.md"):

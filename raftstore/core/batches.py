@@ -86,7 +86,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_State)
 
 
-class Marks:
+class BatchMarks:
     """The newest mark of each writer, in the order of the log."""
 
     def __init__(self, writers_max: int = WRITERS_MAX) -> None:
@@ -158,7 +158,7 @@ class BatchCounts:
         self._dropped = 0
         self._dropped_seq = Seq(0)
         self._told: tuple[Seq, int] = (Seq(0), 0)
-        self._marks = Marks(writers_max)
+        self._marks = BatchMarks(writers_max)
 
     def append(self, record: Record) -> None:
         """A record at the log's end."""

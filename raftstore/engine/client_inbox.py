@@ -10,7 +10,7 @@ from typing import Final, cast
 import msgspec
 
 from raftstore.config import ATTEMPT_TTL_MS_MAX
-from raftstore.engine.channel.marks import ChannelMarks
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.node_ports import Tell
@@ -35,7 +35,7 @@ class ClientInbox:
     def __init__(  # noqa: PLR0917 - each is one thing that it works with
         self,
         parts: NodeParts,
-        marks: ChannelMarks,
+        active: ActiveChannels,
         answers: ClientAnswers,
         writes: ClientWrites,
         hashes: ContentHashes,
@@ -50,7 +50,7 @@ class ClientInbox:
         self._batches = parts.batches
         self._commands = parts.controller.commands
         self._meters = parts.meters
-        self._marks = marks
+        self._active = active
         self._answers = answers
         self._writes = writes
         self._hashes = hashes
@@ -71,7 +71,7 @@ class ClientInbox:
         except VALUE_ERRORS as error:
             # Only while no channel has moved is it certain that nothing was done by halves: then
             # the node is as it was but for what it holds for this client, and that ends here.
-            if isinstance(message, PubMsg) or self._marks.touched:
+            if isinstance(message, PubMsg) or self._active.touched:
                 raise
             self._end(client, cast("Request", message), error)
 

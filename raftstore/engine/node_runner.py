@@ -15,10 +15,10 @@ from raftstore.config import NodeSettings
 from raftstore.engine.batches.service import BatchService, BatchStores
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.hole_repairs import HoleRepairs
 from raftstore.engine.channel.idle_electors import IdleElectors
-from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.registry import ChannelRegistry
@@ -77,10 +77,10 @@ class NodeRunner:
         self.events = EventLog(self.ring, ports.wall_ms, ports.on_event)
         self.meters = Meters()
         self.channels: dict[ChannelId, ChannelRunner] = {}
-        self._marks = ChannelMarks()
-        self._schedule = ChannelSchedule(self.channels, self._marks)
+        self._active = ActiveChannels()
+        self._schedule = ChannelSchedule(self.channels, self._active)
         self._idle = IdleElectors(self.channels)
-        self.drain = Drain(self.channels, self._marks, self.clock)
+        self.drain = Drain(self.channels, self._active, self.clock)
         self.levels = ToldLevels(me, identity.level)
         self.outbox = Outbox(ports.log, ports.transport, self.levels.takes_bundles)
         self.guard = StorageGuard(
@@ -163,7 +163,7 @@ class NodeRunner:
             elector_factory=ports.elector_factory,
             outbox=self.outbox,
             guard=self.guard,
-            marks=self._marks,
+            active=self._active,
             notices=notices,
             room=self.writes,
             tell=self.events.tell,
@@ -291,7 +291,7 @@ class NodeRunner:
         )
         self.requests = RequestHandler(
             parts,
-            self._marks,
+            self._active,
             self.answers,
             self.writes,
             self.hashes,
@@ -300,7 +300,7 @@ class NodeRunner:
         )
         self.inbox = ClientInbox(
             parts,
-            self._marks,
+            self._active,
             self.answers,
             self.writes,
             self.hashes,
@@ -351,7 +351,7 @@ class NodeRunner:
             election = cast("ElectionMessage", message)
             runner = self.channels.get(election.channel)
             if runner is not None:
-                self._marks.touch(runner.channel)
+                self._active.touch(runner.channel)
                 self.failovers.on_election(runner, election, now_ms)
                 runner.on_election(sender, election, now_ms)
         elif kind in BATCH_KINDS:
@@ -365,7 +365,7 @@ class NodeRunner:
     def _replicate(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> None:
         runner = self.channels.get(message.channel)
         if runner is not None:  # S0.8: a message never creates a channel
-            self._marks.touch(runner.channel)
+            self._active.touch(runner.channel)
             runner.on_replication(sender, message, now_ms)
 
     def on_peer_connected(self, node: NodeId, advertise: str, level: int, now_ms: int) -> None:
@@ -375,7 +375,7 @@ class NodeRunner:
         self.controller.on_introduced(node, advertise, level)
         for runner in tuple(self.channels.values()):
             if runner.elector.leader == node:
-                self._marks.touch(runner.channel)
+                self._active.touch(runner.channel)
                 runner.on_leader_reachable_again(now_ms)
         self._after()
 
@@ -419,7 +419,7 @@ class NodeRunner:
         self._begin(now_ms)
         runner = self.channels.get(channel)
         if runner is not None:
-            self._marks.touch(channel)
+            self._active.touch(channel)
             runner.on_applied(applied_seq, conflicts, now_ms, answers)
         self._after()
 

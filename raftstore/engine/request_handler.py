@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftstore.engine.channel.marks import ChannelMarks
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.node_ports import Tell
@@ -48,7 +48,7 @@ class RequestHandler:
     def __init__(  # noqa: PLR0917 - each is one thing that it works with
         self,
         parts: NodeParts,
-        marks: ChannelMarks,
+        active: ActiveChannels,
         answers: ClientAnswers,
         writes: ClientWrites,
         hashes: ContentHashes,
@@ -62,7 +62,7 @@ class RequestHandler:
         self._lag_guard = parts.lag_guard
         self._step_downs = parts.step_downs
         self._ring = parts.ring
-        self._marks = marks
+        self._active = active
         self._answers = answers
         self._writes = writes
         self._hashes = hashes
@@ -81,7 +81,7 @@ class RequestHandler:
             )
             return
         # Whether it may still be refused is for the core to say: it knows what was sequenced (S9).
-        self._marks.touch(runner.channel)
+        self._active.touch(runner.channel)
         refusal: Refusal | None = None
         if message.leader == self._me:
             refusal = self._controller.refusal_of(message.kind)
@@ -161,7 +161,7 @@ class RequestHandler:
         if refusal is not None:
             self._answers.answer(client, failed(message.request_id, OverloadedError, refusal))
             return
-        self._marks.touch(runner.channel)
+        self._active.touch(runner.channel)
         if self._controller.commands.await_step_down(client, message, runner, now_ms):
             runner.request_hand_over(message.target, "asked by an operator", now_ms)
 

@@ -34,8 +34,8 @@ class WatchedRunner(NodeRunner):
         super().__init__(identity, ports, settings)
 
     def _after(self) -> None:
-        if self._marks.touched:
-            self.looked_at.update(self._marks.touched)
+        if self._active.touched:
+            self.looked_at.update(self._active.touched)
             super()._after()
         elif self._schedule.has_moved or self.reader.many.has_answers:
             super()._after()  # the end of a turn whose calls have touched or read something

@@ -273,7 +273,7 @@ def test_other_cluster_is_refused(stores: dict[str, Path], tmp_path: Path) -> No
 
 @pytest.mark.parametrize("running", ["n1", "n3"])
 def test_running_node_is_refused(stores: dict[str, Path], running: str) -> None:
-    """Also where it would only be read: its log grows meanwhile."""
+    """Even reading is refused, since its log grows meanwhile."""
     damage(stores["n1"], CHANNEL, 8)
     node = open_or_create(stores[running], running, create_parts=lambda *_: None, free_bytes_min=0)
     before = image(stores["n1"])["log/0000000000000001.log"]

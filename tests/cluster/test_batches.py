@@ -121,7 +121,7 @@ def test_task_attempt_may_be_staged_again_with_other_rows(
 
 
 def test_second_driver_fences_the_first(cluster: LocalCluster, client: Client) -> None:
-    """Also when the first had everything staged."""
+    """The first driver may have everything staged by then."""
     client.create_table("t", key="id", partitions=2)
     table = client.table("t")
     old = table.begin_batch("w", 0)

@@ -103,7 +103,7 @@ def test_conditions_many_keys_ranges_and_queries_work_on_real_nodes(cluster: Loc
 
 
 def test_tables_are_made_shown_and_removed(cluster: LocalCluster) -> None:
-    """And what is removed is unknown at every node."""
+    """A table that was removed is unknown at every node."""
     n1, n2, n3 = cluster.http_by_node().values()
     assert ask(n1, "POST", "/v1/tables", {"name": "short", "key": ["a", "b"]}).status == 201
     assert ask(n2, "POST", "/v1/tables", {"name": "short", "key": "a"}).status == 409

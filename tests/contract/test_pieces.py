@@ -350,7 +350,7 @@ def test_versions_are_kept_under_their_labels(world: Any) -> None:
 
 
 def test_dropped_channel_lets_its_views_go(world: Any) -> None:
-    """Also one that is shown, while pieces are queued; its records are not applied any more."""
+    """The view may be shown and pieces may be queued; its records are not applied any more."""
     coming = prepared(world)
     pieces = pieces_of(coming, batch(), version=0)
     apply_pieces(world, pieces)

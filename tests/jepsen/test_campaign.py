@@ -125,7 +125,7 @@ def test_real_unit_whose_machine_refused_is_not_run(
 
 
 def test_part_furthest_from_its_goal_is_next(tmp_path: Path, parts: tuple[Part, Part]) -> None:
-    """And none when all goals are reached."""
+    """When all goals are reached, no part is next."""
     ledger = Ledger(tmp_path)
     for key in "01":
         ledger.add(Entry("short", key, passed=True))

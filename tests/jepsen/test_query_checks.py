@@ -117,7 +117,7 @@ def test_fates_without_a_log_are_compared_with_what_writers_were_told(
 
 
 def test_fates_that_nobody_asked_for_are_not_judged() -> None:
-    """Nor questions without an answer."""
+    """Questions without an answer are not judged either."""
     unanswered = Operation("c0", "fate", "k", None, 0, 5, Outcome.NOT_APPLIED)
     assert check_fates(Run([])) is None
     assert check_fates(Run([unanswered])) is None
@@ -189,7 +189,7 @@ def test_scan_that_was_begun_again_is_another_scan() -> None:
 
 
 def test_pages_of_nothing_prove_nothing() -> None:
-    """Nor do first pages alone."""
+    """First pages alone prove nothing either."""
     for history in ([], [FIRST]):
         verdict = check_pages(Run(history, {(TABLE, 0): LOG}), TABLE)
         assert verdict.validity is Validity.UNDECIDED

@@ -66,7 +66,7 @@ def test_untruth_about_a_node_is_named() -> None:
 
 
 def test_two_leaders_of_one_term_are_a_violation_whenever_they_were_seen() -> None:
-    """Also if nobody looked at both at the same moment."""
+    """It is one even if nobody looked at both at the same moment."""
     watch = StatusWatch(true_after_ms=10.0)
     watch.observe({"n1": truth()["n1"]})
     watch.observe({"n2": {"nodes": [], "channels": [channel("leader", term=4)]}, "n3": None})
@@ -78,7 +78,7 @@ def test_two_leaders_of_one_term_are_a_violation_whenever_they_were_seen() -> No
 
 
 def test_verdict_needs_somebody_who_looked() -> None:
-    """And what never became true is a violation."""
+    """A state that never became true is a violation."""
     assert StatusWatch().verdict().validity is Validity.UNDECIDED
     verdict = StatusWatch(last_untruths=("n1 says that n3 is up",)).verdict()
     assert verdict.validity is Validity.INVALID

@@ -36,7 +36,7 @@ def test_every_setting_is_explained() -> None:
 
 
 def test_every_error_has_a_remedy() -> None:
-    """And no remedy is left of an error that is gone."""
+    """No remedy of an error that is gone is left."""
     assert sorted(REMEDIES) == sorted(cls.code for cls in request_errors())
 
 

@@ -60,7 +60,7 @@ from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.requests import BatchRequest
 from raftstore.protocol.staged import writer_fault
 from raftstore.state_machines.batches.coordinator import (
-    LINEAGE_BYTES_MAX,
+    CHECKPOINT_BYTES_MAX,
     judge_begin,
     judge_commit,
 )
@@ -546,6 +546,7 @@ def _fault(request: BatchRequest) -> str | None:
         return None  # judged with everything else that they say
     fault = writer_fault(request.writer)
     lineage = request.lineage if isinstance(request, EditWriter) else None
-    if fault is None and lineage is not None and len(lineage.encode()) > LINEAGE_BYTES_MAX:
-        return f"the lineage {lineage[:40]!r}… is over {LINEAGE_BYTES_MAX} bytes"
+    if fault is None and lineage is not None and len(lineage.encode()) > CHECKPOINT_BYTES_MAX:
+        checkpoint = lineage[:40]
+        return f"the checkpoint (lineage) {checkpoint!r}… is over {CHECKPOINT_BYTES_MAX} bytes"
     return fault

@@ -49,7 +49,7 @@ from raftstore.protocol.admin import CreateTable, DropTable, EditTable, StepDown
 from raftstore.protocol.message import Done, Failed, failed
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.staged import writer_fault
-from raftstore.state_machines.batches.coordinator import LINEAGE_BYTES_MAX
+from raftstore.state_machines.batches.coordinator import CHECKPOINT_BYTES_MAX
 from raftstore.state_machines.catalog import (
     EDITED_FORMAT,
     Catalog,
@@ -460,5 +460,5 @@ def _writers(request: DropTable) -> tuple[tuple[str, str], ...]:
     return tuple(
         (writer, lineage)
         for writer, lineage in request.writers[:DROPPED_WRITERS_MAX]
-        if writer_fault(writer) is None and 0 < len(lineage.encode()) <= LINEAGE_BYTES_MAX
+        if writer_fault(writer) is None and 0 < len(lineage.encode()) <= CHECKPOINT_BYTES_MAX
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raftstore.engine.channel.marks import ChannelMarks
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
 from raftstore.engine.clock import Clock
 from raftstore.types import ChannelId, Role
@@ -14,10 +14,10 @@ class Drain:
     """Of one node."""
 
     def __init__(
-        self, channels: Mapping[ChannelId, ChannelRunner], marks: ChannelMarks, clock: Clock
+        self, channels: Mapping[ChannelId, ChannelRunner], active: ActiveChannels, clock: Clock
     ) -> None:
         self._channels = channels
-        self._marks = marks
+        self._active = active
         self._clock = clock
         self.is_draining = False
 
@@ -35,7 +35,7 @@ class Drain:
             self._give_away(runner)
 
     def _give_away(self, runner: ChannelRunner) -> None:
-        self._marks.touch(runner.channel)
+        self._active.touch(runner.channel)
         runner.request_hand_over(None, "node is stopping", self._clock.now_ms, keeps_trying=True)
 
     def is_done(self) -> bool:

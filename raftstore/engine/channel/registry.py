@@ -42,7 +42,7 @@ class ChannelRegistry:
             bounds=bounds,
         )
         self.runners[channel] = runner
-        parts.marks.touch(channel)
+        parts.active.touch(channel)
         if parts.guard.reason is not None:
             runner.on_storage_stalled(parts.guard.reason, now_ms)
         for told in parts.notices.opened:

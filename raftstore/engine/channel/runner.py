@@ -51,11 +51,11 @@ from raftstore.core.events import (
 from raftstore.core.pending import PayloadRoom
 from raftstore.core.replica import Replica
 from raftstore.core.sequencer import oversized
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.apply_feed import ApplyFeed
 from raftstore.engine.channel.durable_tracker import DurableTracker
 from raftstore.engine.channel.fence import admits
 from raftstore.engine.channel.history_feed import history_for
-from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.outbox import Outbox, TermOnly
 from raftstore.engine.channel.read_confirmations import (
     OnConfirmed,
@@ -153,7 +153,7 @@ class ChannelParts:
     elector_factory: ElectorFactory
     outbox: Outbox
     guard: StorageGuard
-    marks: ChannelMarks
+    active: ActiveChannels
     notices: ChannelNotices
     room: PayloadRoom
     """For payloads of clients, in all channels of the node."""
@@ -504,7 +504,7 @@ class ChannelRunner:
         operation = self.parts.log.set_vote(self.channel, term, voted_for)
         self.term_operation = operation
         self.durable.voted(operation, term)
-        self.parts.marks.await_log(self.channel)
+        self.parts.active.await_log(self.channel)
 
     def send_election(self, to: NodeId, message: ElectionMessage) -> None:
         """Leaves once every operation so far is durable (S0.5), or the term if it says no more."""
@@ -529,7 +529,7 @@ class ChannelRunner:
             leader=None if leader is None else node_name(leader),
             was=old[1].value,
         )
-        parts.marks.touch(self.channel)
+        parts.active.touch(self.channel)
         for told in parts.notices.leader_changed:
             told(self, old, parts.clock.now_ms)
 
@@ -562,7 +562,7 @@ class ChannelRunner:
 
         Whatever led here, even a suspicion alone, may have moved a deadline: the node looks again.
         """
-        self.parts.marks.touch(self.channel)
+        self.parts.active.touch(self.channel)
         if self._pumping:
             return
         self._pumping = True
@@ -586,16 +586,16 @@ class ChannelRunner:
             case Append(records):
                 operation = parts.log.append(self.channel, records)
                 self.durable.appended(operation, records[-1].last_seq)
-                parts.marks.await_log(self.channel)
+                parts.active.await_log(self.channel)
             case Truncate(from_seq):
                 is_behind = from_seq > self.feed.queued_seq or self.is_table_ahead
                 assert is_behind, "truncation below an applied record"
                 parts.tell("truncate", channel=self.name, from_seq=from_seq)
                 self.durable.truncated(parts.log.truncate(self.channel, from_seq), from_seq)
-                parts.marks.await_log(self.channel)
+                parts.active.await_log(self.channel)
             case Rebase(base):
                 parts.log.rebase(self.channel, base)
-                parts.marks.await_log(self.channel)
+                parts.active.await_log(self.channel)
             case Reply(client, message):
                 parts.reply(client, message)
             case CommitAdvanced(_, apply_to):

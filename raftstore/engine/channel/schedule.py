@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.candidacies import Candidacies
-from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.types import ChannelId
@@ -20,9 +20,9 @@ a node or the creation of a large table, messages get their turns in between."""
 class ChannelSchedule:
     """Of one node."""
 
-    def __init__(self, channels: Mapping[ChannelId, ChannelRunner], marks: ChannelMarks) -> None:
+    def __init__(self, channels: Mapping[ChannelId, ChannelRunner], active: ActiveChannels) -> None:
         self._channels = channels
-        self._marks = marks
+        self._active = active
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """Of each channel, as it was at the end of the last turn that touched it."""
         self._candidacies = Candidacies()
@@ -33,25 +33,25 @@ class ChannelSchedule:
         """The channel was closed."""
         self.deadlines.cancel(runner.channel)
         self._candidacies.forget(runner.channel)
-        self._marks.forget(runner.channel)
+        self._active.forget(runner.channel)
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
         """The log is durable up to ``operation``: tell the channels that await it."""
-        for channel in self._marks.take_awaiting():
+        for channel in self._active.take_awaiting():
             runner = self._channels.get(channel)
             if runner is None:
                 continue  # closed by what another one did just now
-            self._marks.touch(channel)
+            self._active.touch(channel)
             runner.on_log_durable(operation, now_ms)
             if runner.awaits_durability:
-                self._marks.await_log(channel)
+                self._active.await_log(channel)
 
     def on_timer(self, now_ms: int) -> None:
         """Run the timers of the channels that are due, a slice of them at a time."""
         for channel in self.deadlines.due(now_ms, CHANNELS_PER_TURN):
             runner = self._channels.get(channel)
             if runner is not None:
-                self._marks.touch(channel)
+                self._active.touch(channel)
                 runner.on_timer(now_ms, may_stand=self._candidacies.may_stand(runner, now_ms))
 
     @property
@@ -61,7 +61,7 @@ class ChannelSchedule:
 
     def take_touched(self) -> dict[ChannelId, None]:
         """Channels that were touched since this was asked last; ``settle`` looks at them all."""
-        touched = self._marks.take_touched()
+        touched = self._active.take_touched()
         self._moved |= touched
         return touched
 

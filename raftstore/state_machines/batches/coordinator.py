@@ -78,7 +78,7 @@ from raftstore.state_machines.state_keys import (
 )
 
 UUID_BYTES: Final = 16
-LINEAGE_BYTES_MAX: Final = 256
+CHECKPOINT_BYTES_MAX: Final = 256
 COMMIT_DIGEST_BYTES_MAX: Final = 64
 BATCH_ID_MAX: Final = 2**63 - 1
 ENDS_PER_STEP: Final = 16
@@ -477,8 +477,9 @@ def _begin_fault(request: BeginBatch) -> str | None:
     if not 0 <= request.batch_id <= BATCH_ID_MAX or not 0 <= request.ttl_ms <= BATCH_ID_MAX:
         allowed = f"must not be negative or over {BATCH_ID_MAX}"
         return f"batch id {request.batch_id} and ttl {request.ttl_ms} ms {allowed}"
-    if len(request.lineage.encode()) > LINEAGE_BYTES_MAX:
-        return f"the lineage {request.lineage[:40]!r}… is over {LINEAGE_BYTES_MAX} bytes"
+    if len(request.lineage.encode()) > CHECKPOINT_BYTES_MAX:
+        checkpoint = request.lineage[:40]
+        return f"the checkpoint (lineage) {checkpoint!r}… is over {CHECKPOINT_BYTES_MAX} bytes"
     return None
 
 

@@ -166,7 +166,7 @@ def test_writes_of_one_key_never_share_a_record() -> None:
 
 
 def test_later_write_of_a_key_waits_for_the_retry_of_the_earlier() -> None:
-    """Also when the record of the first is refused and sent again, the second stays behind it."""
+    """The second stays behind the first even when that one is refused and sent again."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")

@@ -67,7 +67,7 @@ def test_guesser_has_to_wait_and_right_users_do_not(guard: Guard) -> None:
 
 
 def test_right_password_from_an_address_that_guesses_has_to_wait(guard: Guard) -> None:
-    """Else the pause would tell a guesser nothing but which password is right."""
+    """An answer without the pause would show a guesser which password is right."""
 
     async def run() -> None:
         await guess(guard, 20)

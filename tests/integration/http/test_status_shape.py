@@ -141,7 +141,7 @@ def test_klip_02_union_over_nodes_is_the_placement() -> None:
 
 
 def test_klip_33_viewpoint_roles_and_terms_are_told() -> None:
-    """And everything that routing uses, so that a route can be computed from it (BLOG-29)."""
+    """The view has everything that routing uses: a route can be computed from it (BLOG-29)."""
     status = shown()
     assert status["viewpoint"] == "A"
     assert [channel["leader"] for channel in status["channels"]] == ["A", "C", None]

@@ -243,7 +243,7 @@ def test_operator_gets_in_when_all_places_are_taken() -> None:
 
 @pytest.mark.slow
 def test_connection_that_asks_nothing_is_closed_after_a_while() -> None:
-    """And one that waits for an answer is not."""
+    """A connection that waits for an answer stays open."""
 
     async def scene() -> None:
         settings = replace(QUICK, client_idle_ms=int(500 * SWEEP_S))

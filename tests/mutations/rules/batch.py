@@ -396,7 +396,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
         "done goes on.",
         Edit(
             "ClientInbox.on_message",
-            "isinstance(message, PubMsg) or self._marks.touched",
+            "isinstance(message, PubMsg) or self._active.touched",
             "isinstance(message, PubMsg)",
         ),
         directed(

@@ -76,7 +76,7 @@ BOUND_RULES: tuple[Mutation, ...] = (
         "S7.3-batches-anew",
         "Micro-batches of a writer that began anew do not count.",
         Edit(
-            "Marks.is_replay",
+            "BatchMarks.is_replay",
             "before.batch == batch",
             "before.batch >= batch",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, BatchCounts, Marks
+from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, BatchCounts, BatchMarks
 from raftstore.core.events import FreshnessRequested, PeerHash
 from raftstore.protocol.payload import encode_mark
 from raftstore.protocol.records import Record
@@ -83,7 +83,7 @@ def test_mark_that_was_taken_back_is_no_reason_to_leave_out_its_repetition() -> 
 
 def test_only_so_many_writers_are_remembered() -> None:
     """The one that marked longest ago is forgotten; with what forgot it, it comes back."""
-    marks = Marks(writers_max=2)
+    marks = BatchMarks(writers_max=2)
     for seq, writer in enumerate("abc", start=1):
         assert not marks.is_replay(mark(seq, writer, 0))
     marks.truncate(Seq(3))

@@ -401,7 +401,7 @@ def test_staged_rows_that_are_gone_are_told(damage: str) -> None:
 
 
 def test_page_ends_where_it_was_asked_to() -> None:
-    """And an empty one stays where it is, without a look at the log."""
+    """An empty page stays where it is, without a look at the log."""
     bench = Bench()
     for key in (b"a", b"b", b"c"):
         bench.add_rows(key)

@@ -518,7 +518,7 @@ def test_first_look_comes_a_period_after_the_leadership_began() -> None:
 
 
 def test_timer_looks_at_each_led_channel_once_a_period() -> None:
-    """And never again after the leadership."""
+    """It never looks again after the leadership."""
     world = World()
     assert world.batches.deadlines.next_ms == ASK_MS
     world.batches.on_timer(ASK_MS)

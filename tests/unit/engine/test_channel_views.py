@@ -305,7 +305,7 @@ def test_channel_that_lives_elsewhere_is_known_from_reports_alone() -> None:
 
 
 def test_batches_of_reports_are_unknown_when_one_of_both_did_not_count_them() -> None:
-    """And never below 0, whichever replica knows more."""
+    """Their number is never below 0, whichever replica knows more."""
     world = elsewhere()
     world.report(THIRD, 70, batches=(8, -1))
     assert (world.hint_of(THIRD).lag, world.hint_of(THIRD).batches_behind) == (30, None)
@@ -361,7 +361,7 @@ def test_posted_position_counts_until_the_replica_itself_tells_a_newer_one(made:
 
 @pytest.mark.parametrize("made", [following, elsewhere])
 def test_posted_position_is_all_that_is_known_of_a_silent_replica(made: Any) -> None:
-    """Though this node heard the other one: about other channels."""
+    """This node heard the other one, but about other channels."""
     world: World = made()
     world.reports.heard_ms[THIRD] = NOW
     world.say(THIRD, 90, NOW - 50)
@@ -412,7 +412,7 @@ def test_channel_that_lives_elsewhere_is_looked_at_again_only_when_it_moved() ->
 
 
 def test_role_that_was_lost_is_forgotten_with_the_next_look() -> None:
-    """Also when the channel is closed here: then its reports tell of it."""
+    """The same holds when the channel is closed here: then its reports tell of it."""
     world = leading()
     assert world.view().leader_info_age_ms == 0
     world.runner.elector.role = Role.FOLLOWER

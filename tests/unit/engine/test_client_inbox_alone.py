@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from raftstore.config import ATTEMPT_TTL_MS_MAX
-from raftstore.engine.channel.marks import ChannelMarks
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.client_inbox import ClientInbox
 from raftstore.engine.meters import Meters
 from raftstore.protocol.admin import Status, StepDown
@@ -50,7 +50,7 @@ class Bench:
         self.ended: list[tuple[int, str]] = []
         self.held: dict[str, int] = {}
         self.error: Exception | None = None
-        self.marks = ChannelMarks()
+        self.active = ActiveChannels()
         self.meters = Meters()
         self.channels: Any = {CHANNEL: "orders/0"}
         reader = self._part("reader")
@@ -70,7 +70,7 @@ class Bench:
         answers: Any = SimpleNamespace(answer=lambda *of: self.answers.append(of))
         self.inbox = ClientInbox(
             parts,
-            self.marks,
+            self.active,
             answers,
             self._part("writes"),
             self._part("hashes"),
@@ -252,7 +252,7 @@ def test_value_that_fails_halfway_stops_the_node() -> None:
     bench.error = OverflowError("int too big")
     with pytest.raises(OverflowError):
         bench.inbox.on_message(CLIENT, write(), NOW_MS)
-    bench.marks.touch(CHANNEL)
+    bench.active.touch(CHANNEL)
     with pytest.raises(OverflowError):
         bench.inbox.on_message(CLIENT, get(), NOW_MS)
     assert (bench.answers, bench.ended) == ([], [])

@@ -326,7 +326,7 @@ def test_request_that_nobody_can_count_with_ends_its_client_and_not_the_node(
 
     def fails(*_: object) -> None:
         for each in moved:
-            runner._marks.touch(each)
+            runner._active.touch(each)
         raise raised[0]
 
     monkeypatch.setattr(runner.reader.write_outcomes, "on_request", fails)

@@ -158,7 +158,7 @@ def test_state_that_is_applied_is_told_at_once() -> None:
 
 @pytest.mark.parametrize("fields", [{"min_commit": 3}, {"as_of": 3}])
 def test_commit_is_waited_for(fields: dict[str, int]) -> None:
-    """And no seq before it answers."""
+    """No seq before it is an answer."""
     bench = Bench()
     bench.apply(2, 40)
     bench.ask(1, **fields)

@@ -288,7 +288,7 @@ def test_refused_record_is_told_to_all_who_wait_for_it_and_tried_again() -> None
 
 
 def test_attempt_without_a_time_of_its_own_has_that_of_the_settings() -> None:
-    """Also at this leader, which closes it then."""
+    """This leader closes the attempt when that time is over."""
     world = World()
     world.ask(begin(ttl_ms=0))
     [step] = world.steps()
@@ -329,7 +329,7 @@ def test_names_that_no_record_may_hold_are_refused(request_made: Any) -> None:
 
 
 def test_empty_batch_is_decided_without_asking_anybody() -> None:
-    """And told when its record is applied."""
+    """Its answer leaves when its record is applied."""
     world = opened()
     assert world.ask(commit()) == []
     [step] = world.steps()
@@ -503,7 +503,7 @@ def test_all_who_wait_hear_that_the_leadership_ended() -> None:
 
 
 def test_dropped_table_is_told_to_all_who_wait() -> None:
-    """And nothing is pushed for it any more."""
+    """Nothing is pushed for the table any more."""
     world = decided()
     world.coordinator.on_channel_closed(world.host.runner)
     assert codes(world.told()) == [(5, "unknown_table")]
@@ -680,7 +680,7 @@ def test_push_that_was_answered_meanwhile_is_not_sent() -> None:
 
 
 def test_commit_of_an_attempt_that_nobody_can_have_opened_is_fenced_at_once() -> None:
-    """Unless records that are not applied here yet may have opened it."""
+    """Records that are not applied here yet may have opened it: then it is not fenced."""
     world = opened()
     rows = manifest_of((0, 1))
     assert codes(world.ask(commit(attempt=2, manifest=rows))) == [(5, "writer_fenced")]

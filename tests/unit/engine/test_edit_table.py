@@ -164,7 +164,7 @@ def test_columns_of_two_who_append_at_once_are_both_there() -> None:
 
 
 def test_of_two_types_for_one_column_the_second_is_refused() -> None:
-    """Also when both were free when they were asked for."""
+    """The second is refused even if both names were free when they were asked for."""
     cluster, _ = calm_cluster()
     channel = with_schema(cluster)
     requests = [edit(cluster, channel, add_columns=columns(b=kind)) for kind in ("long", "string")]

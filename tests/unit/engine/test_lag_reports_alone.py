@@ -117,7 +117,7 @@ MINE = ChannelPosition(HERE, Term(3), False, Seq(4), Seq(5), Seq(9), b"h", 15, 1
 
 
 def test_report_tells_every_replica_here_with_a_number_of_its_own() -> None:
-    """And the time, and where the HTTP interface is."""
+    """A report has the time, and where the HTTP interface is."""
     bench = Bench()
     for counter in (1, 2):
         assert bench.told(PEER, STRANGER) == [(MINE,), (MINE,)]
@@ -203,7 +203,7 @@ def test_position_that_says_what_is_known_moves_nothing() -> None:
 
 
 def test_word_of_the_node_itself_ends_what_was_said_of_it_before() -> None:
-    """Also if it says what was known; what was said since it was sent stays."""
+    """This holds if it repeats what was known, too; what was said since it was sent stays."""
     bench = Bench()
     bench.hear(position())
     bench.http.on_positions(PEER, [(ELSEWHERE, Seq(1), Seq(2))], 90)
@@ -269,7 +269,7 @@ def test_late_or_repeated_report_says_nothing() -> None:
 
 
 def test_sender_that_is_known_to_be_started_again_counts_anew() -> None:
-    """Also while its numbers look late; one without numbers is never late."""
+    """Its numbers may look late meanwhile; a report without numbers is never late."""
     bench = Bench()
     bench.hear(position(), counter=3)
     bench.reports.restarted(PEER)

@@ -57,7 +57,7 @@ def test_keys_alone_are_answered_without_values() -> None:
 
 
 def test_count_goes_on_where_a_slice_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And lets others be read between two slices."""
+    """Other reads take place between two slices."""
     monkeypatch.setattr(scans_module, "COUNT_SLICE_ROWS", 3)
     bench = Bench()
     asked = bench.ask(bench.count(start=b"01", stop=b"09"))
@@ -140,7 +140,7 @@ def test_limits_of_a_page() -> None:
 
 
 def test_page_of_an_unknown_pin_is_refused() -> None:
-    """Also of one of another channel; the pin itself stays."""
+    """A pin of another channel is unknown, too; the pin itself stays."""
     bench = Bench()
     pin = bench.pin()
     for request in (bench.scan(pin=pin + 1), bench.scan(bench.second, pin=pin)):

@@ -111,7 +111,7 @@ def test_replication_goes_to_its_channel_and_creates_none(channel: ChannelId) ->
     """S0.8: given a message for a channel that is not here, nothing happens."""
     message = ReadIndexRequest(channel, Term(3), 1)
     calls = Bench().of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW))
-    touched = [("_marks.touch", FIRST), ("first.on_replication", PEER, message, NOW)]
+    touched = [("_active.touch", FIRST), ("first.on_replication", PEER, message, NOW)]
     assert calls == (touched if channel == FIRST else [])
 
 
@@ -136,7 +136,7 @@ def test_election_message_is_told_to_who_counts_failovers_and_to_the_channel(
     calls = bench.of(lambda node: node.on_peer_message(PEER, message, NOW, NOW))
     runner = bench.channels[FIRST]
     expected = [
-        ("_marks.touch", FIRST),
+        ("_active.touch", FIRST),
         ("failovers.on_election", runner, message, NOW),
         ("first.on_election", PEER, message, NOW),
     ]
@@ -187,7 +187,7 @@ def test_new_connection_to_a_leader_has_its_channels_probe_it_again() -> None:
     assert calls == [
         ("watch.on_connected", PEER, NOW),
         ("controller.on_introduced", PEER, "host-d:1", 7),
-        ("_marks.touch", FIRST),
+        ("_active.touch", FIRST),
         ("first.on_leader_reachable_again", NOW),
     ]
 
@@ -221,7 +221,7 @@ def test_durable_operation_releases_what_waited_before_channels_go_on() -> None:
 def test_applied_records_are_told_to_their_channel(channel: ChannelId) -> None:
     """One that was closed while its records were being applied hears nothing."""
     calls = Bench().of(lambda node: node.on_applied(channel, Seq(4), ("c",), NOW, ("a",)))
-    told = [("_marks.touch", FIRST), ("first.on_applied", 4, ("c",), NOW, ("a",))]
+    told = [("_active.touch", FIRST), ("first.on_applied", 4, ("c",), NOW, ("a",))]
     assert calls == (told if channel == FIRST else [])
 
 

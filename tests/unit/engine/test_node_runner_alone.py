@@ -99,7 +99,7 @@ def test_channel_that_opens_hears_of_a_disk_that_hangs(
     assert (runner.name, runner.channel) == ("orders/1", OTHER)
     stalled = [(runner, reason, NOW)] if reason is not None else []
     assert told == [*stalled, (runner, NOW)]
-    assert OTHER in bench.marks.touched
+    assert OTHER in bench.active.touched
 
 
 @pytest.mark.parametrize("is_dropped", [True, False])

@@ -72,7 +72,7 @@ def test_parts_that_name_another_part_hold_the_one_of_the_node() -> None:
         "drain": runner.drain, "writes": runner.writes, "room": runner.writes,
         "registry": runner.registry, "proposals": runner._proposals, "hashes": runner.hashes,
         "requests": runner.requests, "ring": runner.ring, "lag_guard": runner.lag_guard,
-        "batches": runner.batches, "marks": runner._marks, "levels": runner.levels,
+        "batches": runner.batches, "active": runner._active, "levels": runner.levels,
         "tell": runner.events.tell, "tell_event": runner.events.tell, "views": runner.views,
         "halt": runner.halt.halt, "repairs": runner.repairs,
         "takes_bundles": runner.levels.takes_bundles, "told_level": runner.levels.at_least,

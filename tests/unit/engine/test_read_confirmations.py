@@ -36,7 +36,7 @@ def test_each_answer_goes_to_its_owner_once() -> None:
 
 
 def test_dropped_question_is_answered_to_nobody_and_costs_nothing() -> None:
-    """Nor are those of a channel that was closed; numbers are never used again."""
+    """The same holds for a channel that was closed; numbers are never used again."""
     table = ReadConfirmations()
     one, two = Owner(table), Owner(table)
     table.drop([one.token, 99])

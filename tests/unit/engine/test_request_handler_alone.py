@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftstore.engine.channel.marks import ChannelMarks
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.reports.events import EVENTS_MAX, EventRing
 from raftstore.engine.request_handler import RequestHandler
 from raftstore.errors import LagExceededError, OverloadedError, Refusal, StoreTooOldError
@@ -68,14 +68,14 @@ class Bench:
         self.runner = self._runner(CHANNEL, "orders/0")
         self.catalog_runner = self._runner(CATALOG, "_metadata/0")
         self.table = SimpleNamespace(uuid=UUID, partitions=2, max_replica_lag=30)
-        self.marks = ChannelMarks()
+        self.active = ActiveChannels()
         self.ring = EventRing()
         self.positions = SimpleNamespace(on_heartbeat=self._noted("heartbeat"))
         self.positions.on_positions = self._noted("positions")
         me: Any = self
         self.commands = self
         self.reports = self.http_reports = me
-        self.handler = RequestHandler(self._parts(), self.marks, me, me, me, me, self._tell)
+        self.handler = RequestHandler(self._parts(), self.active, me, me, me, me, self._tell)
 
     def _parts(self) -> Any:
         catalog = SimpleNamespace(tables={"orders": self.table}, table_of=self._table_of)
@@ -230,7 +230,7 @@ def test_write_goes_to_its_channel_with_room_taken_for_it() -> None:
         ("begin", CLIENT, message),
         ("publish", "orders/0", CLIENT, message, NOW_MS, None),
     ]
-    assert list(bench.marks.touched) == [CHANNEL]
+    assert list(bench.active.touched) == [CHANNEL]
 
 
 @pytest.mark.parametrize("which", ["kind_refusal", "lag_refusal", "room_refusal"])
@@ -277,7 +277,7 @@ def test_write_to_the_catalog_is_rejected_before_anything_is_counted() -> None:
     [(name, client, told, error, text)] = bench.publish(message)
     assert (name, client, told, error.code) == ("reject", CLIENT, message, "schema")
     assert text == "the catalog is changed by table commands only"
-    assert not bench.marks.touched
+    assert not bench.active.touched
 
 
 def test_write_for_a_channel_that_is_not_here_is_refused_by_its_leader_alone() -> None:
@@ -290,7 +290,7 @@ def test_write_for_a_channel_that_is_not_here_is_refused_by_its_leader_alone() -
     text = "this node does not host the channel"
     rejected = PubReject(STRANGER, Term(3), message.guid, "unknown_channel", text, attempt=2)
     assert bench.answers == [(CLIENT, rejected)]
-    assert not bench.marks.touched
+    assert not bench.active.touched
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_hand_over_is_awaited_before_it_is_asked_for() -> None:
         ("await", CLIENT, request, bench.runner, NOW_MS),
         ("hand over", OTHER, "asked by an operator", NOW_MS),
     ]
-    assert list(bench.marks.touched) == [CHANNEL]
+    assert list(bench.active.touched) == [CHANNEL]
 
 
 def test_hand_over_that_nobody_can_wait_for_is_not_begun() -> None:
@@ -380,7 +380,7 @@ def test_hand_over_too_soon_after_another_is_refused_with_the_reason() -> None:
     bench = Bench()
     bench.step_down_refusal = "wait a second"
     assert bench.refused(StepDown(8, CHANNEL)) == (8, "overloaded", "wait a second")
-    assert (bench.calls, bench.marks.touched) == ([], {})
+    assert (bench.calls, bench.active.touched) == ([], {})
 
 
 def test_hand_over_by_a_node_that_does_not_lead_names_the_leader() -> None:

@@ -16,7 +16,7 @@ from raftstore.config import (
 )
 from raftstore.core import events
 from raftstore.core.effects import ReadReady
-from raftstore.engine.channel.marks import ChannelMarks
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.runner import ChannelNotices, ChannelRunner
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.errors import OverloadedError, Refusal
@@ -133,7 +133,7 @@ class Bench:
         self.staging: Refusal | None = None
         self.down: tuple[NodeId, ...] = ()
         self.notices = ChannelNotices()
-        self.marks = ChannelMarks()
+        self.active = ActiveChannels()
         self.elector, self.core = Elector(), Core()
         self.log, self.drawn = SimLog.new(), 7
         self.clock = SimpleNamespace(now_ms=NOW, wall_ms=lambda: 1_700_000_000_000)
@@ -154,7 +154,7 @@ class Bench:
             elector_factory=lambda *_: self.elector,
             outbox=me,
             guard=SimpleNamespace(refusal=lambda more: self.refusal),
-            marks=self.marks,
+            active=self.active,
             notices=self.notices,
             room=me,
             tell=lambda name, **fields: self.events.append((name, fields)),
@@ -175,7 +175,7 @@ class Bench:
         )
         core: Any = self.core
         self.runner.core = core
-        self.marks.take_touched()
+        self.active.take_touched()
 
     def below(self, number: int) -> int:
         """A random number below this one."""
@@ -193,7 +193,7 @@ class Bench:
     def stepped(self) -> list[tuple[Any, int]]:
         """Events of the core since this was asked last; the node looks at the channel again."""
         stepped, self.core.stepped = self.core.stepped, []
-        assert list(self.marks.take_touched()) == [CHANNEL]
+        assert list(self.active.take_touched()) == [CHANNEL]
         return stepped
 
     def awaits(self) -> bool:
@@ -207,7 +207,7 @@ class Bench:
     def is_untouched(self) -> bool:
         """Nothing at all happened to the channel."""
         nothing = not self.core.stepped and not self.elector.told and not self.sent
-        return nothing and not self.marks.take_touched()
+        return nothing and not self.active.take_touched()
 
     def moves(self, leader: NodeId | None = THIRD, role: Role = Role.FOLLOWER) -> None:
         """Have the elector change its mind with the next thing that it is told."""
@@ -334,14 +334,14 @@ def test_vote_enters_the_log_and_is_awaited() -> None:
     runner.persist_vote(Term(6), PEER)
     operation = bench.log.last_operation()
     assert bench.awaits()
-    assert list(bench.marks.take_awaiting()) == [CHANNEL]
+    assert list(bench.active.take_awaiting()) == [CHANNEL]
     runner.send_election(PEER, TransferNow(CHANNEL, Term(6)))
     runner.send_election(PEER, VOTE)
     assert bench.sent == [
         (f"term {operation}", PEER, TransferNow(CHANNEL, Term(6))),
         ("known", PEER, VOTE),
     ]
-    bench.marks.take_touched()
+    bench.active.take_touched()
     runner.on_log_durable(operation - 1, NOW)
     assert bench.core.stepped == []
     runner.on_log_durable(operation, NOW)

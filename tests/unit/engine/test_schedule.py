@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.candidacies import TOGETHER_MAX, TURN_MIN_MS
-from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.schedule import CHANNELS_PER_TURN, ChannelSchedule
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.types import ChannelId, channel_id
@@ -44,8 +44,8 @@ class Bench:
     def __init__(self, count: int = 3) -> None:
         self.all = [Channel(number) for number in range(count)]
         self.channels: dict[ChannelId, Any] = {each.channel: each for each in self.all}
-        self.marks = ChannelMarks()
-        self.schedule = ChannelSchedule(self.channels, self.marks)
+        self.active = ActiveChannels()
+        self.schedule = ChannelSchedule(self.channels, self.active)
 
     def turn(self, *touched: Channel) -> list[ChannelId]:
         """Touch some, and end the turn; what had moved in it."""
@@ -62,7 +62,7 @@ class Bench:
 
 
 def test_deadline_of_a_channel_is_asked_for_when_a_turn_touched_it() -> None:
-    """And stays as it was for all others; without any the channel is not called."""
+    """The deadlines of all others stay; without any the channel is not called."""
     bench = Bench()
     first, second, _ = bench.all
     first.due_ms, second.due_ms = 50, 70
@@ -153,7 +153,7 @@ def test_channels_that_await_the_log_are_told_until_all_of_theirs_is_durable() -
     first, second, third = bench.all
     first.awaits_durability = True
     for each in (first, second):
-        bench.marks.await_log(each.channel)
+        bench.active.await_log(each.channel)
     bench.schedule.on_log_durable(7, 100)
     assert (first.told, second.told, third.told) == ([("durable", 7, 100)],) * 2 + ([],)
     assert bench.turn() == [first.channel, second.channel]
@@ -171,12 +171,12 @@ def test_nothing_is_left_of_a_channel_that_was_closed() -> None:
     for each in bench.all:
         each.due_ms = 5
     bench.turn(*bench.all)
-    bench.marks.await_log(first.channel)
+    bench.active.await_log(first.channel)
     bench.close(first)
     assert first.channel not in bench.schedule.deadlines
-    assert bench.marks.take_awaiting() == {}
+    assert bench.active.take_awaiting() == {}
     for each in (second, third):
-        bench.marks.await_log(each.channel)
+        bench.active.await_log(each.channel)
     del bench.channels[second.channel]  # by what happens to another one in this very call
     bench.schedule.on_log_durable(1, 5)
     bench.schedule.on_timer(5)

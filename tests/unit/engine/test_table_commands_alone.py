@@ -18,7 +18,7 @@ from raftstore.errors import Refusal, StoreTooOldError
 from raftstore.protocol.admin import CreateTable, DropTable, EditTable, StepDown
 from raftstore.protocol.message import Done, Failed
 from raftstore.protocol.publish import PubAck, PubReject
-from raftstore.state_machines.batches.coordinator import LINEAGE_BYTES_MAX
+from raftstore.state_machines.batches.coordinator import CHECKPOINT_BYTES_MAX
 from raftstore.state_machines.catalog import (
     EDITED_FORMAT,
     Catalog,
@@ -492,8 +492,8 @@ def test_drop_of_a_table_that_is_not_there_or_is_another_one_is_refused() -> Non
 
 def test_writers_of_a_dropped_table_are_remembered_if_they_can_be_named() -> None:
     """Those that no BEGIN can name are left out, and what is over the bound."""
-    longest = "l" * LINEAGE_BYTES_MAX
-    nameless = (("", "l"), ("w", ""), ("w", longest + "l"), ("w", "ü" * LINEAGE_BYTES_MAX))
+    longest = "l" * CHECKPOINT_BYTES_MAX
+    nameless = (("", "l"), ("w", ""), ("w", longest + "l"), ("w", "ü" * CHECKPOINT_BYTES_MAX))
     named = (("w", "l"), ("w", longest))
     bench = Bench()
     bench.drop(msgspec.structs.replace(DROP, writers=(*nameless, *named)))

@@ -396,7 +396,7 @@ def test_metrics_tell_reads_writes_positions_and_peers() -> None:
 
 
 def test_metrics_have_no_labels_that_clients_make_up() -> None:
-    """Else a client that asks for unknown levels would fill the node's memory."""
+    """A client that asks for unknown levels must not fill the node's memory."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     for level in ("newest", "newer"):

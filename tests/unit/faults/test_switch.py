@@ -177,7 +177,7 @@ def test_who_ignores_a_reset_is_told_again_with_its_next_packet(fabric: Fabric) 
 
 @pytest.mark.parametrize("last", [FIN | ACK, RST])
 def test_connections_that_are_over_are_not_reset(fabric: Fabric, last: int) -> None:
-    """Else a fault that met nobody would count as one that struck."""
+    """A fault that met no connection must not count as one that struck."""
     fabric.pass_on("n1", _packet("n1", "n2", 1), 5.0)
     fabric.pass_on("n1", _packet("n1", "n2", 2, last), 5.0)
     assert fabric.reset(None) == []

@@ -122,7 +122,7 @@ def test_micro_batch_without_rows_is_begun_and_committed_by_the_driver(store):
 
 
 def test_micro_batch_without_tasks_is_committed_where_the_checkpoint_can_be_read(store, tmp_path):
-    """Else nobody knows the query: nothing to append is no loss, but a table is not replaced."""
+    """An unknown query that appends nothing is no loss, but replaces no table."""
     unknown = Driver(store)
     unknown.stream().commit([], 0)
     assert writers(store) == ({}, 0)
@@ -234,7 +234,7 @@ def test_batch_job_with_its_own_number_is_written_once(store):
 
 
 def test_table_is_replaced_at_once(store):
-    """Also by nothing."""
+    """The table may be replaced by an empty one."""
     for numbers in ((1, 2), (2, 3), ()):
         job = Driver(store, is_overwrite=True).job()
         messages = [write(job, rows(*numbers))] if numbers else []

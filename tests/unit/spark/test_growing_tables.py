@@ -137,7 +137,7 @@ def test_table_that_another_job_has_just_created_is_one_like_any_other(store, mo
 
 
 def test_reader_shows_nulls_for_rows_of_before(store):
-    """And ignores columns that were appended after its schema was read."""
+    """It ignores columns that were appended after its schema was read."""
     write(planned(store, TWO, mergeschema="true"), id=[2], text=["new"], n=[7])
     items = [(key, seal(key, value), 1) for key, value in store._state("t")]
     appended = StructType([*OLD.fields, StructField("n", LongType())])

@@ -76,7 +76,7 @@ def test_rows_are_upserted_and_deleted_in_the_order_of_the_batch(store, isolatio
 
 
 def test_inserts_leave_what_was_there_before_the_batch(store):
-    """And what an earlier row of the batch deleted is not there any more."""
+    """A row that an earlier row of the batch deleted is not there any more."""
     write(store, changes(("insert", 1, "a"), ("insert", 2, "b")))
     write(
         store,

@@ -226,7 +226,7 @@ def test_i1_base_stays_below_the_oldest_staged_record(tmp_path: Path) -> None:
 
 
 def test_simulated_crash_takes_back_nothing_from_before_a_barrier() -> None:
-    """And of what came behind it whatever it likes, also of what was applied while it was taken."""
+    """It may take back anything behind the barrier, even what was applied while it was taken."""
     kept = set()
     for seed in range(30):
         tables = SimTables()

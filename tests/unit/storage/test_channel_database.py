@@ -132,7 +132,7 @@ def test_close_waits_for_a_database_in_the_making() -> None:
 
 
 def test_reader_of_nothing_reads_nothing_for_ever() -> None:
-    """Also when the database is made meanwhile."""
+    """The database may be made meanwhile."""
     bench = Bench()
     shared = bench.database.share(lambda _snapshot: POSITION)
     bench.database.write_batch()

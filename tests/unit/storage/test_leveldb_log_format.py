@@ -269,7 +269,7 @@ def test_first_fragment_begins_anew(tmp_path: Path) -> None:
 
 
 def test_hole_at_the_start_is_told(tmp_path: Path) -> None:
-    """But a file of zeros alone was never written, and an empty one only matters in front."""
+    """A file of zeros alone was never written, and an empty one only matters in front."""
     hole = bytes(7) + b"\x00\x01" * 30
     write(tmp_path, {"000007.log": hole}, edit(log_number(7)))
     assert why_incomplete(tmp_path) == "its write-ahead log 000007.log has a hole at its start"

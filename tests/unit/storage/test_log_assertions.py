@@ -38,7 +38,7 @@ def test_unsynced_bytes_are_counted_exactly(tmp_path: Path) -> None:
 
 
 def test_cached_bytes_are_counted_exactly(tmp_path: Path) -> None:
-    """Else the cache would hold less and less."""
+    """A wrong count would let the cache hold less and less."""
     log = create_log(tmp_path, log_cache_bytes=0)
     log.append(CHANNEL, [record(1)])
     log._cache_bytes += 1

@@ -23,7 +23,7 @@ def watch() -> StallWatch:
 
 
 def test_operation_is_under_way_until_it_ends(watch: StallWatch) -> None:
-    """Also when it ends with an error; its age is what was counted since it began."""
+    """An error ends it, too; its age is what was counted since it began."""
     assert watch.oldest(Area.LOG) is None
 
     def sync() -> None:

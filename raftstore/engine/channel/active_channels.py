@@ -1,12 +1,12 @@
-"""Marks that channels set on themselves while their node works on a call."""
+"""Channels of a node that something has happened to: the schedule looks at these alone."""
 
 from __future__ import annotations
 
 from raftstore.types import ChannelId
 
 
-class ChannelMarks:
-    """Of one node."""
+class ActiveChannels:
+    """Of one node: touched in the present call, or awaiting the log."""
 
     def __init__(self) -> None:
         self.touched: dict[ChannelId, None] = {}
@@ -31,6 +31,6 @@ class ChannelMarks:
         return touched
 
     def take_awaiting(self) -> dict[ChannelId, None]:
-        """Channels that await the log; each that goes on awaiting it marks itself again."""
+        """Channels that await the log; each that goes on awaiting it notes itself again."""
         awaiting, self._awaiting = self._awaiting, {}
         return awaiting
