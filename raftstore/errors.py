@@ -522,5 +522,5 @@ class Refusal(NamedTuple):
 
 
 def refusal_told(code: str, text: str) -> Refusal:
-    """The refusal that a part of the same node told by its code."""
+    """The refusal that a part of the same node reported by its code."""
     return Refusal(ERRORS_BY_CODE[code], text)

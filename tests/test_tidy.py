@@ -26,6 +26,8 @@ PURE_ROOMS = ("core", "policy", "state_machines", "rows", "protocol", "engine")
 TEXTS = (".ci", "docs", "Makefile", "pyproject.toml", "setup.cfg", "README.md", ".gitignore")
 
 VAGUE = frozenset({"Who", "Whom", "Whose", "Who" + "ever", "What", "Whatever", "Nobody"})
+FRAGMENT = frozenset({"And", "But", "Nor", "Or", "Also", "Else", "Unless", "Though", "Although"})
+"""A description that begins with one of these needs the name of its function to be understood."""
 FILE_LINES_MAX = 650
 """About 500 is the guide. One idea that needs more lines stays whole: pressed against a limit,
 files are split where they can be, not where a reader would."""
@@ -45,6 +47,16 @@ PRIVATE = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 """Words of our own for a caller, a report, a read specification and the fast path."""
+HOMONYMS = {
+    r"\b(?:nodes?|leaders?|replicas?|peers?|followers?|coordinator) to" r"ld\b": "reported",
+    r"\b(?:format|version) lev" r"els?\b": "protocol level",
+    r"\bChannelMa" r"rks\b": "ActiveChannels",
+    r"\b(?:apply|enqueue|queue|next|rows_of)_pa" r"rt\b|\bPa" r"rtWriter\b": "piece",
+    r"\bLINEA" r"GE_BYTES_MAX\b": "CHECKPOINT_BYTES_MAX",
+    r"\bforeign (?:protocol|tag|position)\b": "another",
+}  # fmt: skip
+"""Names that stood for something else as well, each with the one that the glossary has."""
+HOMONYM = re.compile("|".join(f"({pattern})" for pattern in HOMONYMS))
 DECISION = re.compile(r"\bdecisions/(\d+)((?:-[\w-]+\.md)?)|\]\((\d{4})(-[\w-]+\.md)")
 """A decision record named by its path, with its whole name or the number alone; or linked."""
 MACHINE_PATH = re.compile(r"(?<![\w.}$])/(?:" + "|".join(("work", "root", r"home/\w+")) + r")/")
@@ -103,11 +115,11 @@ def missing_docstrings(name: str, source: str) -> Iterator[str]:
 
 
 def vague_docstrings(name: str, source: str) -> Iterator[str]:
-    """A description that begins with a pronoun for its noun."""
+    """A description that begins with a pronoun for its noun, or in the middle of a sentence."""
     for node in ast.walk(_parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = (ast.get_docstring(node) or "").partition(" ")[0]
-            if first in VAGUE:
+            if first in VAGUE or first in FRAGMENT:
                 line = getattr(node, "lineno", 1)
                 yield f"{name}:{line} begins with {first!r}; say first what the thing is"
 
@@ -118,6 +130,16 @@ def private_words(name: str, source: str) -> Iterator[str]:
         found = PRIVATE.search(line)
         if found:
             yield f"{name}:{number} says {found[0]!r}; the glossary has a word for it"
+
+
+def homonyms(name: str, source: str) -> Iterator[str]:
+    """A name of two things."""
+    words = tuple(HOMONYMS.values())
+    for number, line in enumerate(source.splitlines(), start=1):
+        found = HOMONYM.search(line)
+        if found:
+            word = words[(found.lastindex or 1) - 1]
+            yield f"{name}:{number} says {found[0]!r}; the glossary says {word!r}"
 
 
 def skipped_or_sleeping_tests(name: str, source: str) -> Iterator[str]:
@@ -195,6 +217,7 @@ PYTHON_RULES: tuple[Rule, ...] = (
     missing_docstrings,
     vague_docstrings,
     private_words,
+    homonyms,
     skipped_or_sleeping_tests,
     lost_cancellations,
     unordered_iterations,
@@ -219,6 +242,10 @@ PLANTED = [
     (private_words, "jepsen_like/a.py", "def the_wi" + "sh_of(caller): ...\n"),
     (private_words, "raftstore/engine/a.py", "# It waits for who" + "ever asks.\n"),
     (private_words, "cli/a.py", "x = 'by hear" + "say'\n"),
+    (vague_docstrings, "tests/a.py", 'def f():\n    """Al' + 'so when it is closed."""\n'),
+    (homonyms, "raftstore/a.py", "# as far as the leader to" + "ld it\n"),
+    (homonyms, "tests/a.py", "tables.apply_pa" + "rt(channel, piece)\n"),
+    (homonyms, "docs/a.md", "its format lev" + "el\n"),
     (leftovers, "raftstore/a.py", "print(1)\n"),
     (leftovers, "tests/a.py", "breakpoint()\n"),
     (missing_docstrings, "raftstore/a.py", "x = 1\n"),
@@ -245,6 +272,7 @@ CLEAN = [
     (long_functions, "raftstore/a.py", 'def f():\n    """Doc' + "\n" * 80 + '"""\n    return 1\n'),
     (leftovers, "raftstore/a.py", "x = 'print(1)'  # type: ignore[arg-type]\n"),
     (leftovers, "benchmarks/a.py", "print(1)\n"),
+    (homonyms, "raftstore/a.py", "# what the leader reported, or was told\n"),
     (missing_docstrings, "raftstore/core/__init__.py", ""),
     (skipped_or_sleeping_tests, "tests/a.py", "asyncio.sleep(0)\n"),
     (skipped_or_sleeping_tests, "raftstore/a.py", "time.sleep(1)\n"),
@@ -281,6 +309,13 @@ def test_no_text_names_a_path_of_one_machine() -> None:
     """Documents, scripts and settings work on every machine."""
     texts = [(name, text) for name, text in _text_files() if text]
     assert [finding for name, text in texts for finding in machine_paths(name, text)] == []
+
+
+def test_no_page_uses_a_name_of_two_things() -> None:
+    """Decisions and the table of mutations are as they were written."""
+    kept = ("docs/decisions/", "docs/mutations.md", "docs/requirements.md")
+    texts = [(name, text) for name, text in _text_files() if not name.startswith(kept)]
+    assert [finding for name, text in texts for finding in homonyms(name, text)] == []
 
 
 def test_every_decision_that_is_named_exists() -> None:

@@ -1,4 +1,4 @@
-"""Fates of writes: what the leader told of a write is true in the committed log, and stays so (N4).
+"""Fates of writes: the outcome that a leader reports is true in the committed log for good (N4).
 
 Committed: the record stands at that seq, and was committed by then. Never applied: it stands in no
 log, however late a copy of it came. Unknown because it was forgotten: so much was written since

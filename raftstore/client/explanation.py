@@ -1,7 +1,7 @@
 """Why a read would be answered by whom: every replica in order, chosen or refused with a reason.
 
 Pure. What a replica would answer is judged by its own word, as it would judge itself; ``behind`` is
-measured against the highest commit position that any node told at the same moment.
+measured against the highest commit position that any node reported at the same moment.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def explain_read(
 ) -> ReadExplanation:
     """Judge every replica of the partition by what all nodes said at the same moment.
 
-    ``served`` is what replicas told with an answer of just now: time and micro-batches.
+    ``served`` is what replicas reported with an answer of just now: time and micro-batches.
     """
     told = served or {}
     channel = table.channels[partition].channel

@@ -493,7 +493,7 @@ class Replica:
 
     @property
     def known_leader_commit_seq(self) -> Seq:
-        """Highest commit position any leader told, or our own (commits are never taken back)."""
+        """Highest commit seq a leader reported, or our own (commits are never taken back)."""
         return max(self._state.leader_commit, self._state.commit_seq)
 
     def progress(self) -> dict[NodeId, ProgressView]:

@@ -86,7 +86,7 @@ def _is_known(call: Call, version: Position) -> bool:
             if Position.parse(tag.strip().removeprefix("W/").strip('"')) == version:
                 return True
         except SchemaError:
-            continue  # a foreign tag matches nothing
+            continue  # a tag of another form matches nothing
     return False
 
 

@@ -222,7 +222,7 @@ def _host(
 
 
 def _told(node: NodeView, lags: _Lags, built_ms: int) -> HostStoreLags:
-    """Return what a node told of its replicas, nothing of a dead one."""
+    """Return what a node reported of its replicas, nothing of a dead one."""
     if node.state == DOWN:
         return HostStoreLags({}, 0)
     return HostStoreLags(lags[node.node], _moment(built_ms, node.lag_update_ms_ago))

@@ -29,7 +29,7 @@ class LagInfo:
 
 
 def rows_behind(end_seq: Seq, applied_seq: Seq) -> int:
-    """Lag in rows, whichever nodes told the two positions: never below 0 (KLIP-36)."""
+    """Lag in rows, whichever nodes reported the two positions: never below 0 (KLIP-36)."""
     return max(0, end_seq - applied_seq)
 
 
@@ -63,7 +63,7 @@ class LagTable:
     # --- what is heard ---------------------------------------------------------------------------
 
     def on_positions(self, node: NodeId, positions: Iterable[ChannelPosition], now_ms: int) -> None:
-        """A node told the positions of its replicas (a LagReport, or this node's own state)."""
+        """A node reported the positions of its replicas (a LagReport, or this node's own state)."""
         for position in positions:
             known = self._channels.setdefault(position.channel, _Channel())
             known.applied[node] = position.applied_seq

@@ -1,4 +1,4 @@
-"""Levels: what a node can read beyond the first version, and who may not be sent it yet.
+"""Protocol levels: what a node can read beyond the first version, and who may not be sent it yet.
 
 Each node tells the newest ``raftstore.config.LEVEL`` that it knows. A kind of record, or a command
 of the catalog, that came with a level is only sequenced when every node is at it: a node below

@@ -171,7 +171,7 @@ _TLS_STARTS: Final = frozenset({b"\x15\x03", b"\x16\x03"})
 """An alert, and a handshake."""
 
 
-def _foreign_protocol(length: int) -> str | None:
+def _other_protocol(length: int) -> str | None:
     """The protocol whose first four bytes were read as this length; None if none is known."""
     start = length.to_bytes(4, "big")
     if start in _HTTP_STARTS:
@@ -180,9 +180,9 @@ def _foreign_protocol(length: int) -> str | None:
 
 
 def _check_header(length: int, version: int, bytes_max: int) -> None:
-    if length > bytes_max and (foreign := _foreign_protocol(length)):
+    if length > bytes_max and (other := _other_protocol(length)):
         raise DecodeError(
-            f"the other side speaks {foreign}: one of two ports was taken for the other; a node's "
+            f"the other side speaks {other}: one of two ports was taken for the other; a node's "
             "port for clients and nodes is node.listen (4481 by default), that for HTTP is "
             "http.listen (4480)"
         )

@@ -1,7 +1,7 @@
 """Nodes of several levels in one simulated world: what a node of a level can read.
 
-A node sends nothing to a peer that is newer than the peer told (``SimTransport``), and no record
-comes to a node that cannot read it.
+A node sends nothing to a peer that is above the level of that peer (``SimTransport``), and no
+record comes to a node that cannot read it.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class ClientConnection:
 
     @property
     def level(self) -> int:
-        """The level that the node told (docs/protocol.md)."""
+        """The protocol level of the node (docs/protocol.md)."""
         return self._remote().level
 
     @property

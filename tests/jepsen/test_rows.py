@@ -264,7 +264,7 @@ def test_staleness_allows_for_the_age_of_what_a_replica_knows() -> None:
 
 
 def _heard(since_ms: int, age_ms: int | None, applied: int = 1) -> tuple[Operation, Committed]:
-    """A read whose replica told no lag, and the row it lacks, committed so long before it."""
+    """A read whose replica reported no lag, and the row it lacks, committed so long before it."""
     at = 20_000_000_000
     read = _bounded(at, applied, applied, 0, 0, leader_info_age_ms=age_ms)
     return read, _row(2, "a", 2, at=at - since_ms * 1_000_000)

@@ -143,7 +143,7 @@ class Discovery:
                 raise UnavailableError("the client was closed; connect again")
             if self._now_ms() >= deadline_ms:
                 text = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
-                raise RequestTimeoutError(f"no node told the state of the cluster: {text}")
+                raise RequestTimeoutError(f"no node reported the state of the cluster: {text}")
             await asyncio.sleep(self._settings.retry_min_ms / 1000)
 
     async def table(self, name: str, deadline_ms: int) -> TableInfo:

@@ -96,7 +96,7 @@ class NodeLink:
 
     @property
     def level(self) -> int:
-        """The level that the node told; 0 without a connection."""
+        """The protocol level of the node; 0 without a connection."""
         return 0 if self._connection is None else self._connection.level
 
     @property

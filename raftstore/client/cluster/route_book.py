@@ -89,7 +89,7 @@ class RouteBook:
             self._loss = self._next_change()
 
     def learn_cluster(self, answer: ClusterInfoAnswer, now_ms: int) -> None:
-        """A node told what it knows of the lags of all replicas; forget what was dropped."""
+        """A node reported the lags that it knows of all replicas; forget what was dropped."""
         known = {info.channel: info for table in answer.tables for info in table.channels}
         for info in known.values():
             if len(info.replica_lags) != len(info.replicas):

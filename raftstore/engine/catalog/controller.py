@@ -146,8 +146,8 @@ class CatalogController:
     def levels(self) -> dict[NodeId, int]:
         """The level of every known node, in a stable order.
 
-        The lower one counts of what the catalog says and what the node told this one since: it may
-        have been downgraded a moment ago. Who is not in the catalog yet may be of any version.
+        The lower one counts of those in the catalog and in its newest Hello: it may have been
+        downgraded a moment ago. A node that is not in the catalog yet may be of any version.
         """
         known = {entry.node: entry.level for entry in self.catalog.nodes.values()}
         levels = {node: known.get(node, 0) for node in self.endpoints()}

@@ -43,7 +43,7 @@ class HttpReports:
             self._positions.setdefault(channel, {})[node] = said
 
     def forget(self, channel: ChannelId, node: NodeId, *, until_ms: int) -> bool:
-        """The node itself told where its replica is: whether anything was said of it before."""
+        """The node itself reported where its replica is: whether anything was said of it before."""
         said = self._positions.get(channel)
         if said is None or node not in said or said[node].heard_ms > until_ms:
             return False

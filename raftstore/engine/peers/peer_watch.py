@@ -385,7 +385,7 @@ class PeerWatch:
         return peer.claimed_ms
 
     def known_commit(self, runner: ChannelRunner) -> Seq:
-        """KLIP-36: the highest commit seq any replica reported, or the leader told."""
+        """KLIP-36: the highest commit seq any replica reported, or the leader reported."""
         # The first is at least what is committed here.
         return max(runner.core.known_leader_commit_seq, self.reports.committed(runner.channel).seq)
 

@@ -5,7 +5,7 @@ micro-batches not applied. They are not mixed: the request's hold,
 if it names any, else the table's, else the node's. A state is served only if every one holds.
 
 What is not known is beyond every bound. The age of a state is known by round trips alone
-(``raftstore.core.proof_requests``); the number of rows and batches by what the leader told lately.
+(``raftstore.core.proof_requests``); the number of rows and batches by what the leader reported.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _beyond_rows(name: str, freshness: ReplicaFreshness, bound: int | None) -> R
     if lag is None:
         known = "no leader has told its position"
         if age is not None:
-            known = f"the leader told its position {age} ms ago, which is too long"
+            known = f"the leader reported its position {age} ms ago, which is too long"
         if not freshness.is_trusted:
             known = "this node was paused, and no leader has proven its position since"
         return Refusal(LagUnknownError, f"lag of {name} is unknown here ({known})")

@@ -274,7 +274,7 @@ def _hint(
     node, applied_seq, rows, batches, as_of_ms, told_ms, is_reported, is_here, role = found
     if applied_seq is None:
         return ReplicaHint(node, _NOWHERE, None, None, None, role, None)
-    # How old the state may be, as a hint: proven by a round trip, or as the leader told. Round
+    # How old the state may be, as a hint: proven by a round trip, or as the leader reported. Round
     # trips are made only when a read asks for a bound in time; between them a replica that lacks
     # nothing is as old as the last word of its leader, however long ago it told its own position:
     # that only grows. A replica that serves proves it.

@@ -469,7 +469,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-view-unheard",
-        "A view calls lags known although no leader told the end of the channel.",
+        "A view calls lags known although no leader reported the end of the channel.",
         Edit(
             "CachedChannelView.view",
             "age_ms if age_ms is not None and age_ms <= self._age_max_ms else None",

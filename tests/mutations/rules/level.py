@@ -48,7 +48,7 @@ LEVEL_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "level-downgrade",
-        "The catalog is believed although the node itself told less.",
+        "The catalog is believed although the node itself reported less.",
         Edit(
             "CatalogController.levels",
             "min(level, self._told_levels.get(node, level))",

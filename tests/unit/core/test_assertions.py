@@ -189,7 +189,7 @@ def test_a_base_is_of_committed_records() -> None:
 
 
 def test_what_is_committed_is_known_to_be_so() -> None:
-    """S3.5: a follower commits up to what a leader told."""
+    """S3.5: a follower commits up to what a leader reported."""
     state = state_of(role=Role.LEADER)
     state.advance_commit(Seq(2))
     state.leader_commit = Seq(1)

@@ -170,7 +170,7 @@ def test_leader_tells_what_each_follower_acknowledged() -> None:
 
 
 def test_leader_that_applies_late_is_behind_by_what_it_has_committed() -> None:
-    """Not by what another replica told of an end that this one has not committed itself."""
+    """Not by what another replica reported of an end that this one has not committed itself."""
     world = leading()
     world.applied, world.known_commit = Seq(70), Seq(120)
     assert world.hint_of(ME) == ReplicaHint(ME, Seq(70), 30, None, 5, "leader", 0)

@@ -173,7 +173,7 @@ def test_round_trip_is_asked_for_when_nothing_that_is_known_counts() -> None:
     ("changes", "text"),
     [
         ({"leader_info_age_ms": None}, "no leader has told its position"),
-        ({"leader_info_age_ms": 70}, "the leader told its position 70 ms ago"),
+        ({"leader_info_age_ms": 70}, "the leader reported its position 70 ms ago"),
         ({"is_trusted": False}, "was paused"),
     ],
 )
@@ -233,7 +233,7 @@ def test_state_whose_batches_nobody_counted_waits_for_no_proof() -> None:
 
 
 def test_round_trip_proves_nothing_that_a_read_without_a_bound_in_time_asks_for() -> None:
-    """Rows and batches are counted by what the leader told."""
+    """Rows and batches are counted by what the leader reported."""
     bounds = Bounds(max_lag=5, max_batches_behind=2)
     assert not needs_proof(freshness(as_of_ms=None), bounds, None)
     assert not needs_proof(freshness(as_of_ms=None), Bounds(), None)
