@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftstore.errors import PersistError
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.state_machines.catalog import CatalogMachine
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.stalls import Area
@@ -230,34 +230,34 @@ def test_records_are_queued_without_a_gap() -> None:
     assert (state.queued_seq, state.applied.seq) == (9, 4)
 
 
-def part(seq: int, *, first: bool, last: bool, rows: int = 1) -> Part:
+def piece(seq: int, *, first: bool, last: bool, rows: int = 1) -> Piece:
     """A piece of a record, without rows."""
-    return Part(record(seq, rows=rows), first, last, [])
+    return Piece(record(seq, rows=rows), first, last, [])
 
 
 def test_pieces_of_a_record_follow_each_other_alone() -> None:
     """The first one when everything before is applied; nothing else comes before the last one."""
     state = channel()
-    state.queue_part(part(5, first=True, last=False, rows=2))
+    state.queue_piece(piece(5, first=True, last=False, rows=2))
     assert (state.queued_seq, state.in_pieces) == (6, True)
     refused: list[Callable[[], None]] = [
         lambda: state.queue([record(7)]),
-        lambda: state.queue_part(part(5, first=True, last=False, rows=2)),
-        lambda: state.queue_part(part(7, first=True, last=True)),
-        lambda: state.queue_part(part(7, first=False, last=True)),
+        lambda: state.queue_piece(piece(5, first=True, last=False, rows=2)),
+        lambda: state.queue_piece(piece(7, first=True, last=True)),
+        lambda: state.queue_piece(piece(7, first=False, last=True)),
     ]
     for queue in refused:
         with pytest.raises(PersistError, match="cannot be applied behind seq 6"):
             queue()
-    state.queue_part(part(5, first=False, last=False, rows=2))
-    state.queue_part(part(5, first=False, last=True, rows=2))
+    state.queue_piece(piece(5, first=False, last=False, rows=2))
+    state.queue_piece(piece(5, first=False, last=True, rows=2))
     assert (state.queued_seq, state.in_pieces) == (6, False)
     with pytest.raises(PersistError, match="a piece of a record at seq 5"):
-        state.queue_part(part(5, first=False, last=True, rows=2))
+        state.queue_piece(piece(5, first=False, last=True, rows=2))
     with pytest.raises(PersistError, match="a piece of a record at seq 7"):
-        state.queue_part(part(7, first=True, last=True))
+        state.queue_piece(piece(7, first=True, last=True))
     state.applied = History(Term(1), Seq(6))
-    state.queue_part(part(7, first=True, last=True))
+    state.queue_piece(piece(7, first=True, last=True))
     state.queue([record(8)])
     assert (state.queued_seq, state.in_pieces) == (8, False)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from raftstore.ports.machine import Row
-from raftstore.ports.tables import Part
+from raftstore.ports.tables import Piece
 from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.state_machines.table import TableMachine
-from raftstore.storage.tables import parts
+from raftstore.storage.tables import pieces as pieces_module
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.keys import (
     applied_key,
@@ -19,9 +19,9 @@ from raftstore.storage.tables.keys import (
     marker_key,
     rows_prefix,
 )
-from raftstore.storage.tables.parts import PartWriter
+from raftstore.storage.tables.pieces import PieceWriter
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq, Term
-from tests.part_worlds import batch_record, chunk
+from tests.piece_worlds import batch_record, chunk
 from tests.storage_helpers import CHANNEL
 
 ROW_BYTES = 20
@@ -42,10 +42,10 @@ class Database:
         self.written: list[list[Change]] = []
         self.reached: list[str] = []
         self.keys: list[bytes] = []
-        monkeypatch.setattr(parts, "SLICE_BYTES_MAX", slice_bytes)
-        monkeypatch.setattr(parts.faults, "reach", self.reached.append)
+        monkeypatch.setattr(pieces_module, "SLICE_BYTES_MAX", slice_bytes)
+        monkeypatch.setattr(pieces_module.faults, "reach", self.reached.append)
         self.state = AppliedChannel(CHANNEL, TableMachine(), EMPTY_HISTORY, EMPTY_HISTORY)
-        self.writer = PartWriter(
+        self.writer = PieceWriter(
             new_batch=self._new_batch,
             write=lambda batch: batch.write(),
             get=self._get,
@@ -94,9 +94,9 @@ def stored(*numbers: int) -> list[Change]:
     return [(rows_prefix(CHANNEL) + key, STAMP + seal(key, value)) for key, value in rows(*numbers)]
 
 
-def piece(*numbers: int, first: bool = True, last: bool = True, **more: Any) -> Part:
+def piece(*numbers: int, first: bool = True, last: bool = True, **more: Any) -> Piece:
     """A piece of the record at seq 5 with these rows."""
-    return Part(batch_record(5), first, last, [chunk(rows(*numbers))], **more)
+    return Piece(batch_record(5), first, last, [chunk(rows(*numbers))], **more)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_pieces_before_the_last_tell_no_position(monkeypatch: pytest.MonkeyPatch
 def test_piece_without_rows_brings_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first piece may hold nothing for this channel."""
     database = Database(monkeypatch, ROW_BYTES)
-    database.writer.write(database.state, Part(batch_record(5), True, False, []))
-    database.writer.write(database.state, Part(batch_record(5), False, True, []))
+    database.writer.write(database.state, Piece(batch_record(5), True, False, []))
+    database.writer.write(database.state, Piece(batch_record(5), False, True, []))
     assert database.written == [[MARK], [UNMARK, APPLIED]]
 
 
@@ -164,7 +164,7 @@ def test_rows_are_written_in_key_order_and_the_last_of_a_key_counts(
     """LevelDB likes it best; a removal is one of them."""
     database = Database(monkeypatch, 1 << 20)
     changes = [(b"b", b"1"), (b"a", b"2"), (b"b", None), (b"c", b"3"), (b"c", b"4")]
-    database.writer.write(database.state, Part(batch_record(5), True, True, [chunk(changes)]))
+    database.writer.write(database.state, Piece(batch_record(5), True, True, [chunk(changes)]))
     prefix = rows_prefix(CHANNEL)
     assert database.written == [
         [
@@ -179,17 +179,17 @@ def test_rows_are_written_in_key_order_and_the_last_of_a_key_counts(
 
 def test_removals_are_bounded_and_tell_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others' records are applied between the pieces; keys count as the bytes of a slice."""
-    monkeypatch.setattr(parts, "TRUNCATED_ROWS_MAX", 4)
+    monkeypatch.setattr(pieces_module, "TRUNCATED_ROWS_MAX", 4)
     database = Database(monkeypatch, 8)
     database.keys = [b"%04d" % number for number in range(1, 8)]
     prefix = rows_prefix(CHANNEL)
-    part = Part(batch_record(5), True, False, [], truncate_from=b"0002")
-    database.writer.write(database.state, part)
+    piece = Piece(batch_record(5), True, False, [], truncate_from=b"0002")
+    database.writer.write(database.state, piece)
     removed = [(prefix + b"%04d" % number, None) for number in (2, 3, 4, 5)]
     assert database.written == [[*removed[:2], MARK], removed[2:]]
     assert database.state.truncated == b"0006"
-    part = Part(batch_record(5), False, True, [], truncate_from=b"0006")
-    database.writer.write(database.state, part)
+    piece = Piece(batch_record(5), False, True, [], truncate_from=b"0006")
+    database.writer.write(database.state, piece)
     assert database.state.truncated is None
     assert database.written[2] == [
         (prefix + b"0006", None),
