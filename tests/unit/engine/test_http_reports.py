@@ -70,7 +70,7 @@ def test_word_of_the_node_itself_replaces_what_was_said_before(
 
 
 def test_channels_of_dropped_tables_are_forgotten_and_no_others() -> None:
-    """Else they would be kept for ever."""
+    """A channel that is forgotten by no call would be kept for ever."""
     said = reports()
     said.on_positions(NODE, [(FIRST, Seq(3), Seq(9)), (SECOND, Seq(4), Seq(4))], 100)
     said.forget_unless(lambda channel: channel == SECOND)

@@ -736,7 +736,7 @@ def test_leader_of_a_term_that_nobody_voted_in_waits_for_no_operation() -> None:
 
 
 def test_change_that_the_timer_of_the_elector_makes_reaches_the_core_at_once() -> None:
-    """Also when the core itself is not due."""
+    """The core itself need not be due."""
     bench = Bench()
     bench.elector.due_ms = NOW
     bench.moves()

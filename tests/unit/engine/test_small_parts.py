@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.idle_electors import EVICT_INTERVAL_MS, IdleElectors
-from raftstore.engine.channel.marks import ChannelMarks
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.clock import Clock
 from raftstore.engine.halt import NodeHalt
@@ -120,28 +120,28 @@ def test_node_that_stops_gives_away_what_it_leads_and_what_it_wins_later() -> No
     """S9: one voter after another is asked; before that no leadership is touched."""
     channels, asked = led_channels(Role.LEADER, Role.FOLLOWER, Role.CANDIDATE)
     first, second, _ = channels
-    marks, clock = ChannelMarks(), Clock(lambda: 0)
+    active, clock = ActiveChannels(), Clock(lambda: 0)
     clock.now_ms = 70
-    drain = Drain(channels, marks, clock)
+    drain = Drain(channels, active, clock)
     before = (Term(1), Role.FOLLOWER, None)
     drain.leader_changed(channels[first], before, 70)
     assert asked == []
     drain.begin()
     given = (None, "node is stopping", 70, True)
     assert asked == [(first, *given)]
-    assert list(marks.take_touched()) == [first]
+    assert list(active.take_touched()) == [first]
     drain.leader_changed(channels[second], before, 70)
     channels[second].elector.role = Role.LEADER
     drain.leader_changed(channels[second], before, 70)
     assert asked == [(first, *given), (second, *given)]
-    assert list(marks.take_touched()) == [second]
+    assert list(active.take_touched()) == [second]
 
 
 def test_node_has_stopped_leading_when_nobody_else_could_lead_what_it_leads() -> None:
     """S9: a channel with one voter ends with its node."""
     channels, _ = led_channels(Role.LEADER, Role.LEADER)
     first, second = channels.values()
-    drain = Drain(channels, ChannelMarks(), Clock(lambda: 0))
+    drain = Drain(channels, ActiveChannels(), Clock(lambda: 0))
     assert not drain.is_done()
     first.elector.role = Role.FOLLOWER
     assert not drain.is_done()

@@ -385,7 +385,7 @@ def test_damaged_database_is_put_aside_with_its_reason(home: TablesDirectory) ->
 def test_reason_that_leveldb_gives_is_told(
     home: TablesDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And beside the files that are put aside, for inspection."""
+    """The note lies beside the files that are put aside, for inspection."""
     add(home, CHANNEL)
 
     def damaged(*_: Any) -> None:
