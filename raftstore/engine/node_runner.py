@@ -486,7 +486,7 @@ class NodeRunner:
 
     def _after(self) -> None:
         """The end of a call."""
-        while self._marks.touched:  # to look at one may touch others
+        while self._active.touched:  # to look at one may touch others
             touched = self._schedule.take_touched()
             # At once: what the next call of the turn tells of the channel is of now (S7.3).
             self._positions_moved(*touched)

@@ -470,7 +470,7 @@ class ChannelRunner:
         """Take part in nothing any more: log or table are about to be replaced, and the channel is
         opened anew then. What was written and queued goes on."""
         self.is_paused = True
-        self.parts.marks.touch(self.channel)
+        self.parts.active.touch(self.channel)
 
     def on_broken(self, reason: str, now_ms: int) -> None:
         """Two histories differ where they must not (S13)."""

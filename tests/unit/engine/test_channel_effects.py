@@ -59,7 +59,7 @@ CASES: list[tuple[Effect, list[Any]]] = [
         [
             call.parts.log.append(CHANNEL, (record(5, rows=2), record(7))),
             call.durable.appended(21, Seq(7)),
-            call.parts.marks.await_log(CHANNEL),
+            call.parts.active.await_log(CHANNEL),
         ],
     ),
     (
@@ -68,12 +68,12 @@ CASES: list[tuple[Effect, list[Any]]] = [
             call.parts.tell("truncate", channel="t/0", from_seq=Seq(5)),
             call.parts.log.truncate(CHANNEL, Seq(5)),
             call.durable.truncated(22, Seq(5)),
-            call.parts.marks.await_log(CHANNEL),
+            call.parts.active.await_log(CHANNEL),
         ],
     ),
     (
         Rebase(BASE),
-        [call.parts.log.rebase(CHANNEL, BASE), call.parts.marks.await_log(CHANNEL)],
+        [call.parts.log.rebase(CHANNEL, BASE), call.parts.active.await_log(CHANNEL)],
     ),
     (Reply(9, REJECT), [call.parts.reply(9, REJECT)]),
     (CommitAdvanced(Seq(9), Seq(8)), [call.feed.advance(Seq(8))]),

@@ -60,7 +60,7 @@ class Bench:
         parts._settings = SimpleNamespace(read=SimpleNamespace(stall_guard_ms=500))
         parts._deadlines = (SimpleNamespace(next_ms=1_150), SimpleNamespace(next_ms=1_190))
         parts._schedule = self._part("_schedule", take_touched=self._take_touched)
-        parts._marks = self._part("_marks", touched=self.moved)
+        parts._active = self._part("_active", touched=self.moved)
         parts._positions_moved = self._part("positions", known=None).moved
         parts._views_moved = self._part("views", known=None).moved
         parts.reader = self._part("reader", many=self._part("reader.many"))

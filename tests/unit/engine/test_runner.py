@@ -751,7 +751,7 @@ def test_change_of_a_role_makes_the_node_look_at_the_channel_and_is_told_once() 
     bench.notices.leader_changed = (lambda *told: heard.append(told),)
     for _ in range(2):
         bench.runner.role_changed(TERM, Role.FOLLOWER, PEER)
-    assert list(bench.marks.take_touched()) == [CHANNEL]
+    assert list(bench.active.take_touched()) == [CHANNEL]
     # The first term of the log was 0, without a leader.
     assert heard == [(bench.runner, (Term(0), Role.FOLLOWER, None), NOW)]
     fields = {"channel": "orders/0", "role": "follower", "term": 5, "leader": "n2"}

@@ -50,7 +50,7 @@ class Bench:
     def turn(self, *touched: Channel) -> list[ChannelId]:
         """Touch some, and end the turn; what had moved in it."""
         for each in touched:
-            self.marks.touch(each.channel)
+            self.active.touch(each.channel)
         moved = list(self.schedule.take_touched())
         self.schedule.settle()
         return moved
@@ -86,11 +86,11 @@ def test_channels_of_all_calls_of_a_turn_are_settled_at_its_end() -> None:
     first, second, third = bench.all
     for each in bench.all:
         each.due_ms = 10
-    bench.marks.touch(first.channel)
+    bench.active.touch(first.channel)
     assert list(bench.schedule.take_touched()) == [first.channel]
     assert bench.schedule.has_moved
     for each in (second, third, second):
-        bench.marks.touch(each.channel)
+        bench.active.touch(each.channel)
     assert list(bench.schedule.take_touched()) == [second.channel, third.channel]
     assert list(bench.schedule.take_touched()) == []
     bench.schedule.settle()
