@@ -143,8 +143,8 @@ PIECE_RULES: tuple[Mutation, ...] = (
         "What a crash left in slices is kept as a version.",
         Edit(
             "LevelDbTables.apply_piece",
-            "part.version if self.unserved_until(channel) == 0 else -1",
-            "part.version",
+            "piece.version if self.unserved_until(channel) == 0 else -1",
+            "piece.version",
         ),
         directed(CONTRACT + "channel_with_a_mark_serves_nothing_until_replayed"),
     ),

@@ -272,7 +272,7 @@ def test_record_of_a_batch_that_is_known_or_too_early_changes_nothing(scene: Sce
     assert scene.rows() == {b"a": b"1"}
     assert scene.tables.applied_seq(CHANNEL) == doubled.last_seq
     assert scene.tables.versions(CHANNEL) == (0,)
-    labels = [part.version for _, part in scene.handed if isinstance(part, Part)]
+    labels = [piece.version for _, piece in scene.handed if isinstance(piece, Piece)]
     assert labels == [-1, 0, -1], "only a state that is replaced has a label"
     assert scene.broken == []
 
