@@ -85,7 +85,11 @@ def test_paused_nodes_run_but_say_nothing(kind: str, count: int) -> None:
     calm_again(world, heal)
 
 
-@pytest.mark.parametrize("failpoint", [n for n in FAILPOINTS if not n.startswith("batch.")])
+ELSEWHERE = ("batch.", "copy.")
+"""Tests of micro-batches and of replica snapshots have their own."""
+
+
+@pytest.mark.parametrize("failpoint", [n for n in FAILPOINTS if not n.startswith(ELSEWHERE)])
 def test_node_dies_at_the_failpoint_and_nothing_leaves_it_after(failpoint: str) -> None:
     """Every named place is reached sooner or later, and the node is gone there and then."""
     world = World()
