@@ -99,7 +99,7 @@ def lacks_rows(state: State) -> bool:
 
 
 def violation(state: State) -> str:
-    """What does not hold in this state; empty: everything does."""
+    """The rule that does not hold in this state; empty: all of them do."""
     if state.broken:
         return state.broken
     if state.recovering or lacks_rows(state):
@@ -121,7 +121,7 @@ class Model:
         self._fault = fault
 
     def moves(self, state: State) -> Iterator[tuple[str, State]]:
-        """Whatever may happen next."""
+        """Everything that may happen next."""
         yield from self._leader(state)
         yield from self._log(state)
         yield from self._table(state)
@@ -292,7 +292,7 @@ class Model:
 
 
 class Found(NamedTuple):
-    """What a search found."""
+    """The outcome of a search."""
 
     states: int
     healed: int
