@@ -23,7 +23,8 @@ PAUSE_S: Final = 0.2
 DIGITS_MAX: Final = 9
 """Of a partition's number; no table has as many."""
 OWN_WORD: Final = (
-    "role", "term", "mode", "reason", "applied_seq", "commit_seq", "last_seq", "lag",
+    "role", "term", "mode", "reason", "base_seq", "applied_seq", "commit_seq", "last_seq",
+    "log_bytes", "lag",
 )  # fmt: skip
 """What a replica tells of itself (``raftstore.policy.status.SeenChannel``)."""
 

@@ -320,7 +320,7 @@ class StorageSettings:
     """LevelDB compresses blocks with Snappy: half the disk for text, and two thirds more processor
     time for each row written. What is there already stays readable either way."""
     log_size_warning_bytes: int = 4 * 1024 * MIB
-    """Status warns above this: the log only grows until retention exists."""
+    """Status warns above this."""
     files_reserved: int = 128
     """Open files that no connection may use: both ports accept nothing while one of the last that
     the process may open would be needed for it."""
@@ -341,6 +341,40 @@ class StorageSettings:
     """Log entries that are not on the disk yet, of all channels, those that a quorum of others
     holds included. Beyond it a leader refuses writes with OverloadedError, and a follower drops
     what its leaders send: it catches up later."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How much of the log is kept: for replicas and readers of changes that are behind."""
+
+    enabled: bool = False
+    """Whether logs are trimmed at all. Until replica snapshots exist, a replica that was away for
+    longer than the log reaches back, and one whose tables are damaged, cannot be mended."""
+    single_replica: bool = False
+    """Whether tables with one replica are trimmed, too: there the log is the only thing that
+    damaged tables are built from."""
+    channel_bytes: int = 64 * MIB
+    """Log of one channel; when there is more, the older half goes. A replica that was away for no
+    more than half of that catches up from the log, and a start reads no more than that."""
+    channel_records: int = 200_000
+    """The same in records: a start follows each of them, some 15 us a record."""
+    age_ms: int = 0
+    """Records older than this go, however few there are; 0: none for their age."""
+    log_bytes: int = 512 * MIB
+    """The whole log of a node, which a start reads. Above it every channel is trimmed that keeps
+    the older half: of segments, which all channels share, only the oldest can go."""
+    log_bytes_max: int = 1024 * MIB
+    """The same; above it nothing is kept for slow replicas and readers any more."""
+    slow_replica_bytes: int = 512 * MIB
+    """Log of a channel that is kept for a replica that is behind, dead or unheard of; beyond it the
+    replica needs a replica snapshot."""
+    reader_bytes: int = 256 * MIB
+    """Log of a channel that is kept for a reader of its changes that is behind; beyond it the
+    reader hears that what it wants is gone."""
+    reader_idle_ms: int = 60_000
+    """A reader of changes counts for so long after its last question."""
+    interval_ms: int = 1_000
+    """Pause between two looks at the logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,5 +444,6 @@ class NodeSettings:
     batch: BatchSettings = field(default_factory=BatchSettings)
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

@@ -192,20 +192,40 @@ class Folds:
             raise _damaged(base, self.chain.NAME, f"their hash is {self.chain.last.hex()}")
 
 
-def advance(base: Base, records: Iterable[Record], *, bounds: FoldBounds = BOUNDS) -> Base:
-    """The base behind the last of ``records``, which follow ``base`` and are all committed.
+class BaseMaker:
+    """Makes a base of the one before it and of the records behind that, some at a time.
 
-    A pure function of them (S6.7). Payloads may be empty but of CONFIG and BATCH_MARK records.
-    Raises CorruptRecordError or NewerFormatError when the folds of ``base`` cannot be read.
+    All of them are committed, so what comes out is a pure function of them (S6.7).
     """
-    folds = Folds(_NO_CREATION, base=base, bounds=bounds)
-    moved = False
-    for record in records:
-        folds.append(record)
+
+    def __init__(self, base: Base, *, bounds: FoldBounds = BOUNDS) -> None:
+        """Raises CorruptRecordError or NewerFormatError when the folds of ``base`` cannot be
+        read."""
+        self._folds = Folds(_NO_CREATION, base=base, bounds=bounds)
+        self._before = base
+
+    @property
+    def seq(self) -> Seq:
+        """The last one that was taken in."""
+        return self._folds.lineage.last_seq
+
+    def add(self, record: Record) -> None:
+        """Take in the next record; its payload may be empty unless it is CONFIG or BATCH_MARK."""
+        self._folds.append(record)
         # One by one: what is uncommitted takes memory, and there may be millions.
-        folds.commit(record.last_seq)
-        moved = True
-    return folds.base() if moved else base
+        self._folds.commit(record.last_seq)
+
+    def base(self) -> Base:
+        """The base behind the record that was taken in last."""
+        return self._folds.base() if self.seq > self._before.seq else self._before
+
+
+def advance(base: Base, records: Iterable[Record], *, bounds: FoldBounds = BOUNDS) -> Base:
+    """The base behind the last of ``records``, which follow ``base`` (``BaseMaker``)."""
+    maker = BaseMaker(base, bounds=bounds)
+    for record in records:
+        maker.add(record)
+    return maker.base()
 
 
 def _states(base: Base) -> dict[str, _Encoded]:

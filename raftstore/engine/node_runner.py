@@ -50,6 +50,8 @@ from raftstore.engine.reports.events import EventLog, EventRing
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.reports.node_reports import NodeReports
 from raftstore.engine.request_handler import RequestHandler
+from raftstore.engine.retention.floors import RetentionParts
+from raftstore.engine.retention.retention import Retention
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.engine.snapshots.service import ReplicaSnapshots
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
@@ -108,6 +110,7 @@ class NodeRunner:
             self.hashes.waiting.deadlines,
             self.failovers.deadlines,
             self.repairs.deadlines,
+            self.retention.deadlines,
             *self.snapshots.deadlines,
             *self.batches.deadlines,
         )
@@ -205,7 +208,25 @@ class NodeRunner:
             self.answers,
             settings,
         )
+        self._make_retention()
         self._connect(notices)
+
+    def _make_retention(self) -> None:
+        """The part that trims the logs of channels."""
+        self.retention = Retention(
+            RetentionParts(
+                me=self.me,
+                channels=self.channels,
+                log=self.ports.log,
+                tables=self.ports.tables,
+                watch=self.watch,
+                readers=self.batches.change_readers,
+                clock=self.clock,
+                settings=self._settings.retention,
+                segment_bytes=self._settings.storage.segment_bytes,
+                tell=self.events.tell,
+            )
+        )
 
     def _make_snapshots(self) -> None:
         """The part that gives other replicas their tables, and takes theirs."""
@@ -237,6 +258,7 @@ class NodeRunner:
             reader.on_channel_closed,
             batches.on_channel_closed,
             self.lag_guard.channel_closed,
+            self.retention.channel_closed,
         )
         notices.leader_changed = (
             watch.leader_changed,
@@ -273,6 +295,7 @@ class NodeRunner:
             meters=self.meters,
             failovers=self.failovers,
             lag_guard=self.lag_guard,
+            retention=self.retention,
             step_downs=StepDownLimit(),
             guard=self.guard,
             drain=self.drain,
@@ -315,6 +338,7 @@ class NodeRunner:
         for node, _ in self.identity.members:
             self.watch.add_peer(node, now_ms)
         self.controller.start(now_ms)
+        self.retention.start(now_ms)
         self._after()
 
     # --- turns ------------------------------------------------------------------------------------
@@ -448,6 +472,7 @@ class NodeRunner:
         self.controller.on_timer(now_ms)
         self.hashes.on_timer(now_ms)
         self.repairs.on_timer(now_ms)
+        self.retention.on_timer(now_ms)
         self.snapshots.on_timer(now_ms)
         self.failovers.on_timer(now_ms)
         self.batches.on_timer(now_ms)

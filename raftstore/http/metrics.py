@@ -73,6 +73,12 @@ HELP: Final = {
     "raftstore_clients_ended": "Connections of clients that were ended or not let in, by reason: "
     "slow_frame (a frame did not become complete, or all such held too much), slow_client (answers "
     "were not read), idle, or too_many_clients.",
+    "raftstore_log_trims": "Times that the log of a channel was trimmed.",
+    "raftstore_log_trimmed_rows": "Seqs that left the logs of channels by that.",
+    "raftstore_log_bases_carried": "Bases written anew, of channels that kept old segments.",
+    "raftstore_log_floor_segment": "The oldest segment of the log that is kept.",
+    "raftstore_log_floors_given_up": "Slow replicas and readers of changes for which the log is "
+    "kept no longer, since it was too much.",
     "raftstore_scan_pins": "States of the tables kept for the pages of scans.",
     "raftstore_scans_under_way": "Long reads on other threads.",
     "raftstore_pending_messages": "Payloads held until the leader names them.",

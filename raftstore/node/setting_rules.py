@@ -87,6 +87,10 @@ SPECIAL_RANGES: Final = {
     "snapshot.session_ms": Range(1_000, 600_000),
     "snapshot.request_ms": Range(10, 600_000),
     "snapshot.retry_ms": Range(10, 600_000),
+    "retention.age_ms": Range(0, 366 * DAY_MS),
+    "retention.channel_bytes": Range(1 * MIB, SIZES.high),
+    "retention.channel_records": Range(1_000, COUNTS.high),
+    "retention.interval_ms": Range(10, 3_600_000),
     "storage.files_reserved": Range(16, 65_536),
     "storage.channels_max": Range(16, 1_048_576),
     "http.tls_handshake_ms": Range(100, 60_000),
@@ -164,6 +168,7 @@ def check_settings(settings: NodeSettings) -> None:
     _check_heartbeat(settings.heartbeat)
     _check_stall_guard(settings)
     _check_stalls(settings.storage)
+    _check_retention(settings)
     _check_lag(settings)
     _check_query(settings.query)
     _check_replication(settings.replication)
@@ -331,6 +336,22 @@ def _check_stalls(storage: StorageSettings) -> None:
                 f"more than storage.{name} ({format_duration(patience_ms)}), after which "
                 "leaderships are given away"
             )
+
+
+def _check_retention(settings: NodeSettings) -> None:
+    retention, segment_bytes = settings.retention, settings.storage.segment_bytes
+    # Only whole segments go, and never the one that is being written.
+    if retention.log_bytes < 4 * segment_bytes:
+        raise ConfigError(
+            f"retention.log_bytes is {format_size(retention.log_bytes)}; allowed is "
+            f"{format_size(4 * segment_bytes)} or more, 4 x storage.segment_bytes "
+            f"({format_size(segment_bytes)})"
+        )
+    if retention.log_bytes_max < retention.log_bytes:
+        raise ConfigError(
+            f"retention.log_bytes_max is {format_size(retention.log_bytes_max)}; allowed is "
+            f"retention.log_bytes ({format_size(retention.log_bytes)}) or more"
+        )
 
 
 def _check_replication(replication: ReplicationSettings) -> None:

@@ -41,6 +41,18 @@ class ReplicaStatus(TypedDict):
     lag: int | None
 
 
+class FloorStatus(TypedDict):
+    """What needs records of a channel's log on the viewpoint's disk."""
+
+    name: str
+    owner: str
+    seq: int
+    """Records behind it are needed."""
+    bytes_max: int | None
+    """Of log that is kept for it; None: it is never given up."""
+    is_given_up: bool
+
+
 class SeenChannel(TypedDict):
     """The viewpoint's own replica of a channel, and what it knows of the others."""
 
@@ -56,9 +68,14 @@ class SeenChannel(TypedDict):
     applied_seq: int
     commit_seq: int
     last_seq: int
+    base_seq: int
+    """The last seq that its log does not hold any more."""
+    log_bytes: int
+    """Of its records behind that."""
     lag: int | None
     leader_info_age_ms: int | None
     replicas: list[ReplicaStatus]
+    floors: list[FloorStatus]
 
 
 class SizeStatus(TypedDict):
@@ -120,6 +137,9 @@ class ChannelFacts:
     leader_info_age_ms: int | None
     replicas: Sequence[ReplicaFacts] = ()
     reason: str = ""
+    base_seq: Seq = Seq(0)
+    log_bytes: int = 0
+    floors: Sequence[FloorStatus] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +200,8 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
         applied_seq=channel.applied_seq,
         commit_seq=channel.commit_seq,
         last_seq=channel.last_seq,
+        base_seq=channel.base_seq,
+        log_bytes=channel.log_bytes,
         lag=channel.lag,
         leader_info_age_ms=channel.leader_info_age_ms,
         replicas=[
@@ -192,6 +214,7 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
             )
             for replica in channel.replicas
         ],
+        floors=list(channel.floors),
     )
 
 
@@ -202,7 +225,7 @@ def _warnings(
     if facts.log_bytes > facts.log_size_warning_bytes:
         yield (
             f"the log takes {facts.log_bytes} bytes, more than {facts.log_size_warning_bytes}; it "
-            "only grows until retention exists, so watch the free space of the disk"
+            "only grows unless retention.enabled is set, so watch the free space of the disk"
         )
     for node in nodes:
         if not node.up:

@@ -150,6 +150,19 @@ class MessageLog(Protocol):
     def records(self, channel: ChannelId) -> Iterator[Record]:
         """All records in order, for the start; payloads may be b"" but of CONFIG and BATCH_MARK."""
 
+    def heads(self, channel: ChannelId, after: Seq, *, to_seq: Seq, limit: int) -> list[Record]:
+        """At most ``limit`` records behind the one that ends with ``after``, up to ``to_seq``; with
+        payloads as ``records`` has them."""
+
+    def bytes_between(self, channel: ChannelId, after: Seq, to_seq: Seq) -> int:
+        """Bytes of the entries of records behind ``after`` and up to ``to_seq``."""
+
+    def seq_keeping(self, channel: ChannelId, *, bytes_max: int, records_max: int) -> Seq:
+        """The lowest seq, where a record ends or the base is, behind which no more is held."""
+
+    def end_in(self, channel: ChannelId, segment: int) -> Seq:
+        """The last seq that the channel has in segments up to this one, or its base's seq."""
+
     def unsynced_bytes(self) -> int:
         """Bytes of memory in entries that are not durable yet."""
 

@@ -77,6 +77,9 @@ class SimOptions:
     many_gets_percent: float = 25.0
     """Reads that ask one node for keys of all partitions in one request."""
 
+    retention: bool = False
+    """Logs are trimmed, to far less than the clients write in a world."""
+
     jobs: int = 0
     """Writers of atomic micro-batches over all partitions."""
 
@@ -88,6 +91,12 @@ class SimOptions:
 def draw_options(seed: int) -> SimOptions:
     """Draw a world from its seed; same seed, same options, on every machine."""
     rng = random.Random(f"options {seed}")
+    drawn = _drawn(seed, rng)
+    # What damage takes from a log or a table that was trimmed no log has any more.
+    return replace(drawn, retention=_trims(seed) and not drawn.damage_percent)
+
+
+def _drawn(seed: int, rng: random.Random) -> SimOptions:
     slow = rng.random() < 0.25
     lossy = rng.random() < 0.5
     return SimOptions(
@@ -142,6 +151,11 @@ def _turn_max_ms(seed: int) -> float:
 def _rolls(seed: int) -> bool:
     """From a generator of its own likewise."""
     return seed > PINNED_SEEDS_MAX and random.Random(f"upgrades {seed}").random() < 0.2
+
+
+def _trims(seed: int) -> bool:
+    """From a generator of its own likewise."""
+    return seed > PINNED_SEEDS_MAX and random.Random(f"retention {seed}").random() < 0.3
 
 
 def parse_seeds(text: str) -> list[int]:

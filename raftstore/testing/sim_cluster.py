@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
-from raftstore.config import KIB, NodeSettings, StorageSettings
+from raftstore.config import KIB, NodeSettings, RetentionSettings, StorageSettings
 from raftstore.protocol.admin import CreateTable
 from raftstore.protocol.message import Done, Message
 from raftstore.testing.invariants import InvariantError, Oracle
@@ -19,6 +21,15 @@ from raftstore.testing.sim_tables import SimTables
 from raftstore.testing.sim_trace import Trace
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
 
+RETENTION: Final = RetentionSettings(
+    enabled=True,
+    channel_bytes=1 * KIB,
+    channel_records=20,
+    log_bytes=8 * KIB,
+    interval_ms=50,
+)
+"""Of a world with retention: something is due all the time, and no replica is left behind."""
+RETENTION_SEGMENT_BYTES: Final = 2 * KIB
 STORAGE = StorageSettings(
     segment_bytes=16 * KIB,
     log_cache_bytes=256 * KIB,
@@ -59,6 +70,9 @@ class SimCluster:
         self._client_names: dict[int, str] = {}
         self._client_handles: dict[str, int] = {}
         base = settings or NodeSettings(name="", data_dir="", storage=STORAGE)
+        if options.retention:
+            storage = replace(base.storage, segment_bytes=RETENTION_SEGMENT_BYTES)
+            base = replace(base, storage=storage, retention=RETENTION)
         self.node_ids = [
             node_id(f"n{index + 1}", self.rng.randbytes(16)) for index in range(options.nodes)
         ]

@@ -34,6 +34,7 @@ SECTION_OF = {
     "QuerySettings": "query",
     "ReadSettings": "read",
     "StorageSettings": "storage",
+    "RetentionSettings": "retention",
     "TransportSettings": "transport",
     "HttpSettings": "http",
     "NodeSettings": "node",

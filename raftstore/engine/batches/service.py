@@ -15,6 +15,7 @@ from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import METADATA_NAME
+from raftstore.engine.reads.change_readers import ChangeReaders
 from raftstore.engine.reads.changes import ChangeFeeds
 from raftstore.engine.reads.commit_reads import CommitReads
 from raftstore.engine.reads.reader import Reader
@@ -66,6 +67,8 @@ class BatchService:
         self.staged = ChannelBatches(channels, tables, controller, reader, sender, settings.batch)
         self.states = CommitReads(channels, tables, reader, answers, settings.read)
         self.feeds = ChangeFeeds(channels, log, tables, reader, answers, settings.read)
+        self._channels = channels
+        self.change_readers = ChangeReaders(settings.retention.reader_idle_ms)
         self._begun: dict[ChannelId, Term] = {}
         """Partition 0s led here -> the term in which their coordinator went to work."""
         self._now_ms = 0
@@ -78,6 +81,8 @@ class BatchService:
         if isinstance(request, OpenSnapshot):
             self.states.on_request(client, request, now_ms)
         elif isinstance(request, Changes | ChangeEnds):
+            if request.channel in self._channels:
+                self.change_readers.asked(request.channel, client, request.after, now_ms)
             self.feeds.on_request(client, request)
         else:
             self.coordinator.on_request(client, request, now_ms)
@@ -135,6 +140,7 @@ class BatchService:
         """End everything that the client waited for."""
         self.coordinator.on_client_gone(client)
         self.states.on_client_gone(client)
+        self.change_readers.client_gone(client)
 
     def holds_for(self, client: int) -> bool:
         """Whether anything waits for the client here."""

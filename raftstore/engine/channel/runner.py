@@ -47,6 +47,7 @@ from raftstore.core.events import (
     Stalled,
     StorageStalled,
     TimerFired,
+    TrimTo,
 )
 from raftstore.core.pending import PayloadRoom
 from raftstore.core.replica import Replica
@@ -76,7 +77,7 @@ from raftstore.errors import (
 )
 from raftstore.ports.election import ElectorFactory
 from raftstore.ports.ids import IdSource
-from raftstore.ports.log import MessageLog, RecoveredChannel
+from raftstore.ports.log import Base, MessageLog, RecoveredChannel
 from raftstore.ports.machine import StateMachine
 from raftstore.ports.tables import Answers, Conflicts, TableStore
 from raftstore.protocol.election import ElectionMessage
@@ -386,6 +387,15 @@ class ChannelRunner:
         self.feed.on_applied()
         for told in self.parts.notices.applied:
             told(self, answers, now_ms)
+
+    def trim(self, base: Base, now_ms: int) -> None:
+        """Have the log begin behind ``base``: nothing needs what is in front of it (S6.5)."""
+        self._step(TrimTo(base), now_ms)
+
+    def carry_base(self) -> None:
+        """Write the base of the log anew at its end, so that no older segment is needed for it."""
+        self.parts.log.rebase(self.channel, self.core.base)
+        self.parts.marks.await_log(self.channel)
 
     def on_storage_stalled(self, reason: str | None, now_ms: int) -> None:
         """The disk of the node hangs, or goes on (S0.4)."""

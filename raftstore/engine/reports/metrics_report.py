@@ -55,6 +55,13 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_failovers_total", (), float(node.failovers.count)
     yield "raftstore_writes_held_back_total", (), float(node.lag_guard.refused)
     yield "raftstore_step_downs_refused_total", (), float(node.step_downs.refused)
+    trimmer = node.retention.trimmer
+    yield "raftstore_log_trims_total", (), float(trimmer.trims_total)
+    yield "raftstore_log_trimmed_rows_total", (), float(trimmer.trimmed_seqs_total)
+    yield "raftstore_log_bases_carried_total", (), float(trimmer.carried_total)
+    yield "raftstore_log_floor_segment", (), float(node.log.floor())
+    given_up = node.retention.floors.given_up_total
+    yield "raftstore_log_floors_given_up_total", (), float(given_up)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
 

@@ -20,6 +20,7 @@ from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.replica_lag import ReplicaLagGuard
 from raftstore.engine.reads.reader import Reader
 from raftstore.engine.reports.events import EventRing
+from raftstore.engine.retention.retention import Retention
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.types import ChannelId, NodeId
@@ -42,6 +43,7 @@ class NodeParts:
     meters: Meters
     failovers: FailoverWatch
     lag_guard: ReplicaLagGuard
+    retention: Retention
     step_downs: StepDownLimit
     guard: StorageGuard
     drain: Drain

@@ -7,7 +7,14 @@ from typing import Any
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
-from raftstore.policy.status import ChannelFacts, NodeFacts, ReplicaFacts, StatusFacts, build_status
+from raftstore.policy.status import (
+    ChannelFacts,
+    FloorStatus,
+    NodeFacts,
+    ReplicaFacts,
+    StatusFacts,
+    build_status,
+)
 from raftstore.types import NodeId, Seq, channel_partition, node_name
 
 FAILOVERS_SHOWN = 10
@@ -87,6 +94,18 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
             _replica_facts(node, runner, replica, lag) for replica in runner.core.config().members
         ],
         reason=reason,
+        base_seq=runner.core.base.seq,
+        log_bytes=node.retention.trimmer.kept_bytes(runner),
+        floors=[
+            FloorStatus(
+                name=floor.name,
+                owner=floor.owner,
+                seq=floor.seq,
+                bytes_max=floor.bytes_max,
+                is_given_up=floor.is_given_up,
+            )
+            for floor in node.retention.floors_of(runner, now_ms)
+        ],
     )
 
 

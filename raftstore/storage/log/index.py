@@ -37,6 +37,10 @@ def offset_of(position: int) -> int:
     return position & ((1 << OFFSET_BITS) - 1)
 
 
+LENGTHS_AT_ONCE: Final = 4_096
+"""Lengths of entries that are summed up in one go, by the interpreter's own loop."""
+
+
 class ChannelIndex:
     """Term, vote, lineage and the place of every record of one channel."""
 
@@ -222,6 +226,39 @@ class ChannelIndex:
         elif len(self):
             segments.append(segment_of(self.positions[0]))
         return min(segments, default=None)
+
+    # --- how much of it there is ------------------------------------------------------------------
+
+    def bytes_between(self, after: Seq, to_seq: Seq) -> int:
+        """Bytes of the entries of records behind ``after`` and up to ``to_seq``."""
+        first, stop = bisect_right(self.base_seqs, after), bisect_right(self.base_seqs, to_seq)
+        return sum(self.lengths[first:stop])
+
+    def seq_keeping(self, *, bytes_max: int, records_max: int) -> Seq:
+        """The lowest seq in front of a record, or the end, behind which no more is held."""
+        first = max(0, len(self) - records_max)
+        at, size = len(self), 0
+        while at > first:
+            step = max(first, at - LENGTHS_AT_ONCE)
+            some = sum(self.lengths[step:at])
+            if size + some > bytes_max:
+                break
+            at, size = step, size + some
+        while at > first and size + self.lengths[at - 1] <= bytes_max:
+            at, size = at - 1, size + self.lengths[at - 1]
+        return Seq(self.base_seqs[at] - 1) if at < len(self) else self.last_seq
+
+    def end_in(self, segment: int) -> Seq:
+        """The last seq in segments up to this one; of the base, if there is none."""
+        if self.has_fills:
+            count = len(self)
+            while count and segment_of(self.positions[count - 1]) > segment:
+                count -= 1
+        else:
+            count = bisect_left(self.positions, position_of(segment + 1, 0))
+        if count < len(self):
+            return Seq(self.base_seqs[count] - 1)
+        return self.last_seq
 
     def locate(self, seq: Seq) -> int:
         """Return the index of the record that contains ``seq``; len(self) when none does."""

@@ -241,7 +241,8 @@ class SegmentLog:
                 f"the floor of the log cannot go from segment {self._floor} to {segment}: "
                 f"segments from {self.floor_max()} on are needed (S6.5)"
             )
-        known = sorted(self._segments)  # after damage some may be missing
+        # After damage some may be missing; below the floor are those that wait to be removed.
+        known = sorted(number for number in self._segments if number >= self._floor)
         removed = tuple(number for number in known if number < segment)[:FLOOR_SEGMENTS_MAX]
         segment = known[len(removed)]
         raised = RaisedFloor(Floor(segment, self._segments[segment].previous_chain), removed)
@@ -427,10 +428,31 @@ class SegmentLog:
         """All records in order, without payloads except of CONFIG and BATCH_MARK records."""
         index = self._open(channel)
         for at in range(len(index)):
-            record = self._head(channel, index, at)
-            if record.kind in (RecordKind.CONFIG, RecordKind.BATCH_MARK):
-                record = self._record(channel, index, at)
-            yield record
+            yield self._outline(channel, index, at)
+
+    def heads(self, channel: ChannelId, after: Seq, *, to_seq: Seq, limit: int) -> list[Record]:
+        """At most ``limit`` records behind ``after``, up to ``to_seq``, as in ``records``."""
+        index = self._open(channel)
+        found: list[Record] = []
+        first = index.locate(Seq(after + 1))
+        for at in range(first, min(first + limit, len(index))):
+            record = self._outline(channel, index, at)
+            if record.last_seq > to_seq:
+                break
+            found.append(record)
+        return found
+
+    def bytes_between(self, channel: ChannelId, after: Seq, to_seq: Seq) -> int:
+        """Bytes of the entries of records behind ``after`` and up to ``to_seq``."""
+        return self._open(channel).bytes_between(after, to_seq)
+
+    def seq_keeping(self, channel: ChannelId, *, bytes_max: int, records_max: int) -> Seq:
+        """The lowest seq, where a record ends or the base is, behind which no more is held."""
+        return self._open(channel).seq_keeping(bytes_max=bytes_max, records_max=records_max)
+
+    def end_in(self, channel: ChannelId, segment: int) -> Seq:
+        """The last seq that the channel has in segments up to this one, or its base's seq."""
+        return self._open(channel).end_in(segment)
 
     def unsynced_bytes(self) -> int:
         """Bytes of memory in entries that are not durable yet."""
@@ -608,6 +630,13 @@ class SegmentLog:
         except DamagedEntryError as error:
             raise self._damaged(position, str(error)) from error
         self._verify_place(channel, index, at, data, record)
+        return record
+
+    def _outline(self, channel: ChannelId, index: ChannelIndex, at: int) -> Record:
+        """A record without its payload, unless what is derived from the log needs that."""
+        record = self._head(channel, index, at)
+        if record.kind in (RecordKind.CONFIG, RecordKind.BATCH_MARK):
+            return self._record(channel, index, at)
         return record
 
     def _head(self, channel: ChannelId, index: ChannelIndex, at: int) -> Record:

@@ -6,6 +6,8 @@ from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
+ENGINE = "tests/unit/engine/test_retention.py::test_"
+FLOOR = "tests/unit/storage/test_log_floor.py::test_"
 TRIMMING = "tests/unit/core/test_trimming.py::test_"
 BARRIERS = "tests/unit/storage/test_barriers.py::test_"
 
@@ -80,5 +82,85 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "A follower whose base moved up while it asked from below it stops its node.",
         Edit("CatchUp.on_sync", "is_below and request.from_seq", "False"),
         directed(TRIMMING + "follower_that_was_verified_below_a_base_that_moved_asks_anew"),
+    ),
+    mutation(
+        "S6.4-before-barrier",
+        "The base moves up to what a power cut may take back.",
+        Edit("Trimmer._on_barrier", "Seq(min(work.wanted, barrier.base_max))", "work.wanted"),
+        directed(ENGINE + "s6_4_base_waits_for_the_barrier_and_stays_below_it"),
+    ),
+    mutation(
+        "S6.5-open-attempts",
+        "A barrier forgets the staged rows of the state that it makes durable.",
+        Edit(
+            "SimTables.start_barrier",
+            "applied if needed is None else Seq(min(applied, needed - 1))",
+            "applied",
+        ),
+        directed(ENGINE + "i1_open_attempt_holds_the_base_until_its_batch_is_applied"),
+    ),
+    mutation(
+        "S6.6-slow-replica",
+        "Records go that another replica still lacks.",
+        Edit("Floors.lowest", "not floor.is_given_up and floor.seq < limit", "False"),
+        directed(ENGINE + "records_stay_for_a_replica_that_is_behind_until_there_are_too_many"),
+    ),
+    mutation(
+        "S6.6-never-heard",
+        "A replica of which nothing was heard yet lacks nothing.",
+        Edit(
+            "Floors._slow_replicas",
+            "runner.core.base.seq if position is None else position.applied_seq",
+            "runner.core.last_seq if position is None else position.applied_seq",
+        ),
+        directed(ENGINE + "s6_5_replica_that_was_never_heard_of_holds_everything"),
+    ),
+    mutation(
+        "S6.6-stale-word",
+        "A replica whose last word is older than the base is taken for one that was given up.",
+        Edit(
+            "Floors._judged",
+            "floor.seq < core.base.seq and key in self._given_up",
+            "floor.seq < core.base.seq",
+        ),
+        directed(ENGINE + "last_word_of_a_replica_from_before_a_base_holds_that_base"),
+    ),
+    mutation(
+        "retention-bound",
+        "A dead replica has the logs of the others grow for ever.",
+        Edit("Floors._judged", "held <= floor.bytes_max and not self._is_overfull()", "True"),
+        directed(ENGINE + "records_stay_for_a_replica_that_is_behind_until_there_are_too_many"),
+    ),
+    mutation(
+        "retention-reader",
+        "Changes go while somebody reads them.",
+        Edit("ChangeReaders.positions", "of_channel == channel", "False"),
+        directed(ENGINE + "records_stay_for_a_reader_of_changes_that_asks_here"),
+    ),
+    mutation(
+        "retention-single",
+        "The log of the only replica is cut, which its tables are built from after damage.",
+        Edit(
+            "Trimmer._may_trim",
+            "self._settings.single_replica or len(core.config().members) > 1",
+            "True",
+        ),
+        directed(ENGINE + "log_of_the_only_replica_is_trimmed_only_if_asked[False]"),
+    ),
+    mutation(
+        "retention-carry",
+        "A channel without records keeps the oldest segment for ever.",
+        Edit("Trimmer._carry", "runner.carry_base()", ""),
+        directed(ENGINE + "idle_channel_does_not_keep_the_segments_of_the_others"),
+    ),
+    mutation(
+        "retention-again",
+        "A segment that waits to be removed is removed once more.",
+        Edit(
+            "SegmentLog.begin_floor",
+            "sorted(number for number in self._segments if number >= self._floor)",
+            "sorted(self._segments)",
+        ),
+        directed(FLOOR + "floor_that_rises_again_before_it_is_durable_removes_each_segment_once"),
     ),
 )

@@ -41,9 +41,11 @@ class BatchWorld:
     """(attempt, partition) -> chunks that were acknowledged."""
 
     @classmethod
-    def start(cls, partitions: int = 2, seed: int = 1) -> BatchWorld:
+    def start(cls, partitions: int = 2, seed: int = 1, *, retention: bool = False) -> BatchWorld:
         """Three healthy nodes and a table whose channels all have leaders."""
-        cluster = SimCluster(SimOptions(seed=seed, partitions=partitions, evict_percent=0))
+        cluster = SimCluster(
+            SimOptions(seed=seed, partitions=partitions, evict_percent=0, retention=retention)
+        )
         cluster.start()
         cluster.create_table(partitions)
         run(cluster, 10_000)

@@ -116,7 +116,8 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
     assert set(notices.closed) == {
         runner.repairs.closed, runner.meters.channel_closed, runner._schedule.on_closed,
         watch.channel_closed, reader.on_channel_closed, batches.on_channel_closed,
-        runner.lag_guard.channel_closed, runner.snapshots.on_closed,
+        runner.lag_guard.channel_closed, runner.retention.channel_closed,
+        runner.snapshots.on_closed,
     }  # fmt: skip
     assert notices.snapshot_needed == (runner.snapshots.on_needed,)
     assert notices.leader_changed[0] == watch.leader_changed

@@ -87,7 +87,9 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
     }
     told = table_of(status)
     core = runner.channels[channel].core
-    replicas = told.pop("replicas")
+    replicas, floors = told.pop("replicas"), told.pop("floors")
+    assert [(each["name"], each["is_given_up"]) for each in floors] == [("slow_replica", False)] * 2
+    assert told.pop("log_bytes") > 0
     assert told == {
         "channel": channel.hex(),
         "table": "t",
@@ -100,6 +102,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
         "applied_seq": core.commit_seq,
         "commit_seq": core.commit_seq,
         "last_seq": core.last_seq,
+        "base_seq": 0,
         "lag": 0,
         "leader_info_age_ms": 0,
     }
@@ -316,11 +319,16 @@ def test_metrics_of_a_calm_node_say_what_it_is_and_holds(
         "catchup_rows_left",
         "uncommitted_records",
         "dedupe_hits_total",
+        "log_trims_total",
+        "log_trimmed_rows_total",
+        "log_bases_carried_total",
+        "log_floors_given_up_total",
     ):
         assert values[f"raftstore_{name}"] == 0, name
     runner = of(leader)
     runner.guard.stall = lambda: StorageStall("fdatasync", "log", 2_500)
     assert plain(leader)["raftstore_storage_stalled_seconds"] == 2.5
+    assert values["raftstore_log_floor_segment"] == 1
     assert values["raftstore_dedupe_sessions"] > 0
     assert values["raftstore_dedupe_outcomes"] > 0
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from raftstore.policy.status import ChannelFacts, NodeFacts, ReplicaFacts, StatusFacts, build_status
+from raftstore.policy.status import (
+    ChannelFacts,
+    FloorStatus,
+    NodeFacts,
+    ReplicaFacts,
+    StatusFacts,
+    build_status,
+)
 from raftstore.types import NodeId, Role, Seq, Term, channel_id
 
 N1, N2 = NodeId("n1@01"), NodeId("n2@02")
+FLOOR = FloorStatus(name="slow_replica", owner="n2", seq=4, bytes_max=1_000, is_given_up=False)
 CHANNEL = ChannelFacts(
     channel=channel_id(b"t" * 16, 1),
     table="orders",
@@ -23,6 +31,9 @@ CHANNEL = ChannelFacts(
     lag=1,
     leader_info_age_ms=0,
     replicas=(ReplicaFacts(N1, Seq(9), 1), ReplicaFacts(N2, None, None)),
+    base_seq=Seq(4),
+    log_bytes=77,
+    floors=(FLOOR,),
 )
 FACTS = StatusFacts(
     viewpoint=N1,
@@ -74,12 +85,15 @@ def test_status_has_the_documented_shape() -> None:
         "applied_seq": 9,
         "commit_seq": 10,
         "last_seq": 11,
+        "base_seq": 4,
+        "log_bytes": 77,
         "lag": 1,
         "leader_info_age_ms": 0,
         "replicas": [
             {"node": "n1", "up": True, "is_leader": True, "applied_seq": 9, "lag": 1},
             {"node": "n2", "up": True, "is_leader": False, "applied_seq": None, "lag": None},
         ],
+        "floors": [FLOOR],
     }
 
 
@@ -91,7 +105,7 @@ def test_status_is_ordered_by_name_and_partition() -> None:
 
 
 def test_status_warns_when_the_log_is_over_its_limit() -> None:
-    """The log only grows until retention exists: status says so with both sizes."""
+    """The log only grows unless it is trimmed: status says so with both sizes."""
     (warning,) = build_status(replace(FACTS, log_bytes=101))["warnings"]
     assert warning.startswith("the log takes 101 bytes, more than 100; it only grows")
 

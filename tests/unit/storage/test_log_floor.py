@@ -101,6 +101,22 @@ def test_s6_5_floor_is_held_by_the_channel_that_needs_the_oldest_segment(tmp_pat
     log.close()
 
 
+def test_floor_that_rises_again_before_it_is_durable_removes_each_segment_once(
+    tmp_path: Path,
+) -> None:
+    """A segment that waits to be removed is there no more for the next operation."""
+    log = create_log(tmp_path, segment_bytes=300)
+    append(log, CHANNEL, 60)
+    trim(log, CHANNEL, 60)
+    log.flush()
+    log.begin_floor(log.floor_max())
+    log.begin_floor(log.floor_max())
+    assert log.floor() == 1 + 2 * FLOOR_SEGMENTS_MAX
+    log.flush()
+    assert segments(tmp_path)[0] == log.floor()
+    log.close()
+
+
 def test_one_operation_removes_a_bounded_number_of_segments(tmp_path: Path) -> None:
     """Others wait for their group commit meanwhile."""
     log = create_log(tmp_path, segment_bytes=300)

@@ -1,0 +1,156 @@
+"""Floors of a channel's log: what still needs records, by name, and for how much of the log.
+
+A *floor* is a seq behind which records are needed. Some may never be cut above: the state that
+survives a power cut, staged rows of open attempts. Others are a courtesy with a bound: for a
+replica that is behind, for a reader of changes. Beyond its bound such a floor is given up, which
+its event tells with the owner; the owner hears of it when it asks for what is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from raftstore.config import RetentionSettings
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.clock import Clock
+from raftstore.engine.node_ports import Tell
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.reads.change_readers import ChangeReaders
+from raftstore.ports.log import MessageLog
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.node import ChannelPosition
+from raftstore.types import ChannelId, NodeId, Seq, node_name
+
+APPLIED: Final = "applied"
+"""The table survives a power cut only up to there."""
+OPEN_ATTEMPTS: Final = "open_attempts"
+"""Staged rows of a micro-batch that may still be applied; bounded by ``batch.attempt_ttl_ms``."""
+SLOW_REPLICA: Final = "slow_replica"
+"""A replica that has applied no more; bounded by ``retention.slow_replica_bytes``."""
+READER: Final = "reader_of_changes"
+"""Somebody who reads changes here; bounded by ``retention.reader_bytes``."""
+
+GIVEN_UP: Final = "retention_floor_given_up"
+
+NOT_HEARD: Final[Mapping[NodeId, ChannelPosition]] = MappingProxyType({})
+
+
+class Floor(NamedTuple):
+    """Records behind ``seq`` are needed."""
+
+    name: str
+    owner: str
+    """Of several with one name."""
+    seq: Seq
+    bytes_max: int | None
+    """Of log that is kept for it; None: it is never given up."""
+    is_given_up: bool = False
+
+
+Source = Callable[[ChannelRunner], Iterable[Floor]]
+"""Names floors of a channel, such as transfers that are under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionParts:
+    """The parts of a node that retention works with."""
+
+    me: NodeId
+    channels: Mapping[ChannelId, ChannelRunner]
+    log: MessageLog
+    tables: TableStore
+    watch: PeerWatch
+    readers: ChangeReaders
+    clock: Clock
+    settings: RetentionSettings
+    segment_bytes: int
+    tell: Tell
+
+
+class Floors:
+    """Register of one node's floors."""
+
+    def __init__(self, parts: RetentionParts) -> None:
+        self._me = parts.me
+        self._log = parts.log
+        self._readers = parts.readers
+        self._settings = parts.settings
+        self._watch = parts.watch
+        self._tell = parts.tell
+        self._given_up: set[tuple[ChannelId, str, str]] = set()
+        self.given_up_total = 0
+        self.sources: list[Source] = []
+        """Others that need records; all of them are asked."""
+
+    def of(self, runner: ChannelRunner, now_ms: int) -> list[Floor]:
+        """Floors of a channel but those of its own table, given up or not."""
+        found = [*self._slow_replicas(runner), *self._change_readers(runner, now_ms)]
+        for source in self.sources:
+            found += source(runner)
+        return [self._judged(runner, floor) for floor in found]
+
+    def lowest(self, runner: ChannelRunner, limit: Seq, now_ms: int) -> tuple[Seq, Floor | None]:
+        """How far up to ``limit`` the log may go, and what keeps it from going further."""
+        lowest: Floor | None = None
+        for floor in self.of(runner, now_ms):
+            if not floor.is_given_up and floor.seq < limit:
+                limit, lowest = floor.seq, floor
+        return limit, lowest
+
+    def channel_closed(self, runner: ChannelRunner) -> None:
+        """Nothing of it is told again."""
+        self._readers.channel_closed(runner.channel)
+        self._given_up = {key for key in self._given_up if key[0] != runner.channel}
+
+    def _is_overfull(self) -> bool:
+        return self._log.size_bytes() > self._settings.log_bytes_max
+
+    def _slow_replicas(self, runner: ChannelRunner) -> Iterator[Floor]:
+        """Of followers, too: one that leads next is asked for the same records."""
+        known = self._watch.positions.get(runner.channel, NOT_HEARD)
+        progress = runner.core.progress()
+        for node in runner.core.config().members:
+            if node == self._me:
+                continue
+            # A crash cannot take back what is applied there: its log had it durably (S10).
+            position, told = known.get(node), progress.get(node)
+            seq = runner.core.base.seq if position is None else position.applied_seq
+            if told is not None and told.heard_ms is not None:
+                seq = max(seq, told.applied_seq)  # a leader hears it with each acknowledgement
+            yield Floor(SLOW_REPLICA, node_name(node), seq, self._settings.slow_replica_bytes)
+
+    def _change_readers(self, runner: ChannelRunner, now_ms: int) -> Iterator[Floor]:
+        for client, seq in self._readers.positions(runner.channel, now_ms):
+            if seq < runner.core.base.seq:
+                continue  # it hears that this is gone
+            yield Floor(READER, f"client {client}", seq, self._settings.reader_bytes)
+
+    def _judged(self, runner: ChannelRunner, floor: Floor) -> Floor:
+        """The floor, given up if the log that is kept for it is too much."""
+        if floor.bytes_max is None:
+            return floor
+        channel, core = runner.channel, runner.core
+        key = (channel, floor.name, floor.owner)
+        if floor.seq < core.base.seq and key in self._given_up:
+            return floor._replace(is_given_up=True)  # what it is for is gone
+        # The last word of a replica may be older than what it was trimmed by.
+        behind = Seq(max(floor.seq, core.base.seq))
+        held = self._log.bytes_between(channel, behind, core.last_seq)
+        if held <= floor.bytes_max and not self._is_overfull():
+            self._given_up.discard(key)
+            return floor
+        if key not in self._given_up:
+            self._given_up.add(key)
+            self.given_up_total += 1
+            self._tell(
+                GIVEN_UP,
+                channel=runner.name,
+                floor=floor.name,
+                owner=floor.owner,
+                seq=floor.seq,
+                bytes_max=floor.bytes_max,
+            )
+        return floor._replace(is_given_up=True)

@@ -1,0 +1,42 @@
+"""Retention of a node's logs, as its runner and its reports see it."""
+
+from __future__ import annotations
+
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.retention.floors import Floor, Floors, RetentionParts
+from raftstore.engine.retention.trimmer import Trimmer
+
+
+class Retention:
+    """Of one node."""
+
+    def __init__(self, parts: RetentionParts) -> None:
+        self.floors = Floors(parts)
+        self.trimmer = Trimmer(parts, self.floors)
+
+    @property
+    def deadlines(self) -> Deadlines[int]:
+        """When ``on_timer`` has something to do; always the same object."""
+        return self.trimmer.deadlines
+
+    def start(self, now_ms: int) -> None:
+        """Trim from now on, if logs are trimmed at all."""
+        self.trimmer.start(now_ms)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Run what is due."""
+        self.trimmer.on_timer(now_ms)
+
+    def channel_closed(self, runner: ChannelRunner) -> None:
+        """The channel is not here any more, or is opened anew."""
+        self.trimmer.channel_closed(runner)
+        self.floors.channel_closed(runner)
+
+    def floors_of(self, runner: ChannelRunner, now_ms: int) -> list[Floor]:
+        """Everything that needs records of a channel, the lowest first."""
+        found = self.floors.of(runner, now_ms)
+        held_by = self.trimmer.held_by(runner.channel)
+        if held_by is not None and held_by.bytes_max is None:
+            found.append(held_by)
+        return sorted(found, key=lambda floor: floor.seq)

@@ -1,0 +1,296 @@
+"""Trims the logs of a node's channels, one channel at a time, a little in each turn.
+
+A channel is due when its log is longer than the settings allow, or when it keeps the older half
+of a node's log that is too long as a whole. Then, in this order, which is what makes it safe:
+
+1. A *barrier*: what the table has applied survives a power cut (``TableStore.start_barrier``).
+2. The new base, of the base before and the heads of the records between (S6.7), up to the lowest of
+   the barrier, the open attempts of that state, and the floors. It is made on the node's thread, so
+   many records in each turn: another thread would hold the interpreter for as long.
+3. ``TrimTo``: the replica checks it and has the log begin there.
+4. When no channel needs the oldest segments any more they go (``MessageLog.begin_floor``). A
+   channel without records in the way has its base written anew, behind them.
+
+Nothing here is remembered over a restart: what was not finished is begun again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from raftstore.core.folds import BaseMaker
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.retention.floors import (
+    APPLIED,
+    OPEN_ATTEMPTS,
+    Floor,
+    Floors,
+    RetentionParts,
+)
+from raftstore.ports.log import Base
+from raftstore.ports.tables import Barrier
+from raftstore.types import ChannelId, Seq, TimestampMs
+
+RECORDS_PER_TURN: Final = 128
+"""Heads that one turn takes in: some 3 ms."""
+TURN_PAUSE_MS: Final = 5
+"""Between two such turns."""
+CHANNELS_PER_LOOK: Final = 512
+"""Channels that one look goes through."""
+BASES_IN_LOG_MIN: Final = 4
+"""A log is allowed to be so many times as long as the bases of all channels."""
+TRIMMED: Final = "log_trimmed"
+FLOOR_MOVED: Final = "log_floor_moved"
+
+
+@dataclass(slots=True)
+class _Work:
+    """The channel that is being trimmed."""
+
+    runner: ChannelRunner
+    before: Base
+    wanted: Seq
+    made_before_ms: TimestampMs | None
+    """Records from then on stay, unless ``wanted`` is above them for their number."""
+    maker: BaseMaker | None = None
+    """None until the barrier is taken."""
+    limit: Seq = Seq(0)
+
+
+@dataclass(slots=True)
+class _Measured:
+    """Bytes of a channel's log behind a base, up to a seq."""
+
+    base_seq: Seq
+    to_seq: Seq
+    size: int
+
+
+class Trimmer:
+    """Of one node."""
+
+    def __init__(self, parts: RetentionParts, floors: Floors) -> None:
+        self._channels = parts.channels
+        self._log = parts.log
+        self._tables = parts.tables
+        self._floors = floors
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._segment_bytes = parts.segment_bytes
+        self._tell = parts.tell
+        self._work: _Work | None = None
+        self._measured: dict[ChannelId, _Measured] = {}
+        self._held_by: dict[ChannelId, Floor] = {}
+        self._next_channel = 0
+        self.trims_total = 0
+        self.trimmed_seqs_total = 0
+        self.carried_total = 0
+        self.deadlines: Deadlines[int] = Deadlines()
+
+    def start(self, now_ms: int) -> None:
+        """Look from time to time, if logs are trimmed at all."""
+        if self._settings.enabled:
+            self.deadlines.push(0, now_ms + self._settings.interval_ms)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Go on with what is under way, or look for what is due."""
+        for _ in self.deadlines.due(now_ms):
+            self.deadlines.push(0, now_ms + self._settings.interval_ms)
+            work = self._work
+            if work is None:
+                self._move_floor()
+                self._look(now_ms)
+            elif work.maker is not None:
+                self._take_in(work, work.maker, now_ms)
+
+    def channel_closed(self, runner: ChannelRunner) -> None:
+        """It is not here any more, or is opened anew."""
+        self._measured.pop(runner.channel, None)
+        self._held_by.pop(runner.channel, None)
+        if self._work is not None and self._work.runner is runner:
+            self._work = None
+
+    def held_by(self, channel: ChannelId) -> Floor | None:
+        """What kept the log of a channel from being cut further, the last time it was due."""
+        return self._held_by.get(channel)
+
+    def kept_bytes(self, runner: ChannelRunner) -> int:
+        """Bytes of the entries of a channel's records."""
+        base_seq, last_seq = runner.core.base.seq, runner.core.last_seq
+        known = self._measured.get(runner.channel)
+        if known is None or known.base_seq != base_seq or known.to_seq > last_seq:
+            known = self._measured[runner.channel] = _Measured(base_seq, base_seq, 0)
+        known.size += self._log.bytes_between(runner.channel, known.to_seq, last_seq)
+        known.to_seq = last_seq
+        return known.size
+
+    # --- what is due ------------------------------------------------------------------------------
+
+    def _look(self, now_ms: int) -> None:
+        """Begin with the first channel that is due, from where the last look ended."""
+        runners = list(self._channels.values())
+        start = self._next_channel if self._next_channel < len(runners) else 0
+        oldest = self._log.floor_max() if self._is_too_long() else None
+        self._next_channel = start + CHANNELS_PER_LOOK
+        for number, runner in enumerate(islice(_from(runners, start), CHANNELS_PER_LOOK), 1):
+            if not self._may_trim(runner):
+                continue
+            wanted, cutoff_ms = self._wanted(runner, oldest)
+            base = runner.core.base
+            if wanted <= base.seq:
+                continue
+            limit, held_by = self._floors.lowest(runner, wanted, now_ms)
+            self._note(runner.channel, held_by)
+            if limit > base.seq:
+                self._next_channel = (start + number) % len(runners)
+                self._work = work = _Work(runner, base, limit, cutoff_ms)
+                self._tables.start_barrier(runner.channel, partial(self._on_barrier, work))
+                return
+
+    def _may_trim(self, runner: ChannelRunner) -> bool:
+        core = runner.core
+        if core.is_recovering or core.stopped_reason is not None or runner.hole is not None:
+            return False
+        return self._settings.single_replica or len(core.config().members) > 1
+
+    def _wanted(self, runner: ChannelRunner, oldest: int | None) -> tuple[Seq, TimestampMs | None]:
+        """How far the log should be cut, and from which time on for its age alone."""
+        settings, channel, core = self._settings, runner.channel, runner.core
+        base_seq = core.base.seq
+        applied = self._tables.applied_seq(channel)
+        # One that keeps a younger segment is not trimmed for one that cannot be: it would not help.
+        if oldest is not None and self._log.live_from(channel) == oldest:
+            cut = self._log.end_in(channel, max(oldest, self._to_be_freed()))
+            if cut > base_seq:
+                return Seq(min(cut, applied)), None
+        is_long = core.last_seq - base_seq > settings.channel_records
+        if is_long or self.kept_bytes(runner) > settings.channel_bytes:
+            cut = self._log.seq_keeping(
+                channel,
+                bytes_max=settings.channel_bytes // 2,
+                records_max=settings.channel_records // 2,
+            )
+            if cut > base_seq:
+                return Seq(min(cut, applied)), None
+        if settings.age_ms:
+            cutoff_ms = TimestampMs(self._clock.wall_ms() - settings.age_ms)
+            first = self._log.heads(channel, base_seq, to_seq=applied, limit=1)
+            if first and first[0].timestamp_ms < cutoff_ms:
+                return applied, cutoff_ms
+        return base_seq, None
+
+    def _note(self, channel: ChannelId, held_by: Floor | None) -> None:
+        """What keeps the log of a channel that is due from being cut as far as it should be."""
+        if held_by is None:
+            self._held_by.pop(channel, None)
+        else:
+            self._held_by[channel] = held_by
+
+    # --- one channel ------------------------------------------------------------------------------
+
+    def _is_over(self, work: _Work) -> bool:
+        """The channel is another, or another's base was taken meanwhile."""
+        runner = work.runner
+        is_here = self._channels.get(runner.channel) is runner
+        return self._work is not work or not is_here or runner.core.base is not work.before
+
+    def _on_barrier(self, work: _Work, barrier: Barrier, now_ms: int) -> None:
+        if self._is_over(work):
+            self._give_up(work)
+            return
+        channel = work.runner.channel
+        if barrier.base_max < work.wanted:
+            # S6.5: neither what a power cut takes back nor staged rows are in the table.
+            name = APPLIED if barrier.base_max == barrier.applied_seq else OPEN_ATTEMPTS
+            self._note(channel, Floor(name, "", barrier.base_max, None))
+        work.limit = Seq(min(work.wanted, barrier.base_max))
+        if work.limit <= work.before.seq:
+            self._give_up(work)
+            return
+        work.maker = BaseMaker(work.before)
+        self.deadlines.push(0, now_ms)
+
+    def _take_in(self, work: _Work, maker: BaseMaker, now_ms: int) -> None:
+        """Some more records; with the last of them the log is cut."""
+        if self._is_over(work):
+            self._give_up(work)
+            return
+        channel = work.runner.channel
+        heads = self._log.heads(channel, maker.seq, to_seq=work.limit, limit=RECORDS_PER_TURN)
+        is_done = len(heads) < RECORDS_PER_TURN
+        for record in heads:
+            if work.made_before_ms is not None and record.timestamp_ms >= work.made_before_ms:
+                is_done = True
+                break
+            maker.add(record)
+        self.deadlines.push(0, now_ms + TURN_PAUSE_MS)
+        if is_done:
+            self._give_up(work)
+            self._cut(work, maker.base(), now_ms)
+
+    def _give_up(self, work: _Work) -> None:
+        if self._work is work:
+            self._work = None
+
+    def _cut(self, work: _Work, base: Base, now_ms: int) -> None:
+        runner, before = work.runner, work.before
+        # Somebody may have come meanwhile who needs more of it.
+        limit, held_by = self._floors.lowest(runner, base.seq, now_ms)
+        if base.seq <= before.seq or limit < base.seq:
+            self._note(runner.channel, held_by)
+            return
+        size = self._log.bytes_between(runner.channel, before.seq, base.seq)
+        runner.trim(base, now_ms)
+        if runner.core.base is not base:
+            return
+        self.trims_total += 1
+        self.trimmed_seqs_total += base.seq - before.seq
+        self._tell(TRIMMED, channel=runner.name, base_seq=base.seq, bytes=size)
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    def _is_too_long(self) -> bool:
+        size = self._log.size_bytes()
+        return size > self._settings.log_bytes and size > self._bytes_wanted()
+
+    def _bytes_wanted(self) -> int:
+        """Bytes that the log may have: so many more than its bases that to write these anew for
+        each old segment costs less than it frees."""
+        bases = sum(len(runner.core.base.folds) for runner in self._channels.values())
+        return max(self._settings.log_bytes, BASES_IN_LOG_MIN * bases)
+
+    def _to_be_freed(self) -> int:
+        """The newest segment that has to go for the log to be half of what it may be."""
+        too_much = self._log.size_bytes() - self._bytes_wanted() // 2
+        return self._log.floor() + too_much // self._segment_bytes
+
+    def _move_floor(self) -> None:
+        """Let the oldest segments go, and write bases anew that alone keep the next one."""
+        log, before = self._log, self._log.floor()
+        oldest = log.floor_max()
+        if oldest > before:
+            log.begin_floor(oldest)
+            self._tell(FLOOR_MOVED, was=before, segment=log.floor(), log_bytes=log.size_bytes())
+        if self._is_too_long():
+            for runner in tuple(self._channels.values()):
+                self._carry(runner, oldest)
+
+    def _carry(self, runner: ChannelRunner, oldest: int) -> None:
+        """The base again, at the log's end, if all that the channel has in the way is that."""
+        base_seq, log = runner.core.base.seq, self._log
+        if base_seq == 0 or runner.hole is not None or log.live_from(runner.channel) != oldest:
+            return
+        if log.end_in(runner.channel, oldest) <= base_seq:
+            runner.carry_base()
+            self.carried_total += 1
+
+
+def _from(runners: list[ChannelRunner], start: int) -> Iterator[ChannelRunner]:
+    """All of them once, beginning with one of them."""
+    yield from runners[start:]
+    yield from runners[:start]
