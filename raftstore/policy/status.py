@@ -42,7 +42,7 @@ class ReplicaStatus(TypedDict):
 
 
 class FloorStatus(TypedDict):
-    """What needs records of a channel's log on the viewpoint's disk."""
+    """A reason to keep records of a channel's log on the viewpoint's disk."""
 
     name: str
     owner: str

@@ -68,6 +68,19 @@ class RecoveredChannel:
     base: Base = EMPTY_BASE
 
 
+class LogExtent(Protocol):
+    """How much of a channel's log there is, and in which segments."""
+
+    def bytes_between(self, after: Seq, to_seq: Seq) -> int:
+        """Bytes of the entries of records behind ``after`` and up to ``to_seq``."""
+
+    def seq_keeping(self, *, bytes_max: int, records_max: int) -> Seq:
+        """The lowest seq, where a record ends or the base is, behind which no more is held."""
+
+    def end_in(self, segment: int) -> Seq:
+        """The last seq that the channel has in segments up to this one, or its base's seq."""
+
+
 class MessageLog(Protocol):
     """The node's replicated log: every channel's records, terms and votes, one fsync for all.
 
@@ -154,14 +167,8 @@ class MessageLog(Protocol):
         """At most ``limit`` records behind the one that ends with ``after``, up to ``to_seq``; with
         payloads as ``records`` has them."""
 
-    def bytes_between(self, channel: ChannelId, after: Seq, to_seq: Seq) -> int:
-        """Bytes of the entries of records behind ``after`` and up to ``to_seq``."""
-
-    def seq_keeping(self, channel: ChannelId, *, bytes_max: int, records_max: int) -> Seq:
-        """The lowest seq, where a record ends or the base is, behind which no more is held."""
-
-    def end_in(self, channel: ChannelId, segment: int) -> Seq:
-        """The last seq that the channel has in segments up to this one, or its base's seq."""
+    def extent(self, channel: ChannelId) -> LogExtent:
+        """How much there is of the channel, and where; of now, and not to be kept."""
 
     def unsynced_bytes(self) -> int:
         """Bytes of memory in entries that are not durable yet."""

@@ -392,11 +392,6 @@ class ChannelRunner:
         """Have the log begin behind ``base``: nothing needs what is in front of it (S6.5)."""
         self._step(TrimTo(base), now_ms)
 
-    def carry_base(self) -> None:
-        """Write the base of the log anew at its end, so that no older segment is needed for it."""
-        self.parts.log.rebase(self.channel, self.core.base)
-        self.parts.marks.await_log(self.channel)
-
     def on_storage_stalled(self, reason: str | None, now_ms: int) -> None:
         """The disk of the node hangs, or goes on (S0.4)."""
         self._step(StorageStalled(reason, self._down()), now_ms)

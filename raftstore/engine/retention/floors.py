@@ -80,7 +80,7 @@ class Floors:
         self._settings = parts.settings
         self._watch = parts.watch
         self._tell = parts.tell
-        self._given_up: set[tuple[ChannelId, str, str]] = set()
+        self._given_up: dict[tuple[ChannelId, str, str], None] = {}
         self.given_up_total = 0
         self.sources: list[Source] = []
         """Others that need records; all of them are asked."""
@@ -103,7 +103,7 @@ class Floors:
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Nothing of it is told again."""
         self._readers.channel_closed(runner.channel)
-        self._given_up = {key for key in self._given_up if key[0] != runner.channel}
+        self._given_up = {key: None for key in self._given_up if key[0] != runner.channel}
 
     def _is_overfull(self) -> bool:
         return self._log.size_bytes() > self._settings.log_bytes_max
@@ -138,12 +138,12 @@ class Floors:
             return floor._replace(is_given_up=True)  # what it is for is gone
         # The last word of a replica may be older than what it was trimmed by.
         behind = Seq(max(floor.seq, core.base.seq))
-        held = self._log.bytes_between(channel, behind, core.last_seq)
+        held = self._log.extent(channel).bytes_between(behind, core.last_seq)
         if held <= floor.bytes_max and not self._is_overfull():
-            self._given_up.discard(key)
+            self._given_up.pop(key, None)
             return floor
         if key not in self._given_up:
-            self._given_up.add(key)
+            self._given_up[key] = None
             self.given_up_total += 1
             self._tell(
                 GIVEN_UP,

@@ -116,7 +116,7 @@ class Trimmer:
             self._work = None
 
     def held_by(self, channel: ChannelId) -> Floor | None:
-        """What kept the log of a channel from being cut further, the last time it was due."""
+        """The floor that kept a channel's log from being cut further when it was due last."""
         return self._held_by.get(channel)
 
     def kept_bytes(self, runner: ChannelRunner) -> int:
@@ -125,7 +125,7 @@ class Trimmer:
         known = self._measured.get(runner.channel)
         if known is None or known.base_seq != base_seq or known.to_seq > last_seq:
             known = self._measured[runner.channel] = _Measured(base_seq, base_seq, 0)
-        known.size += self._log.bytes_between(runner.channel, known.to_seq, last_seq)
+        known.size += self._log.extent(runner.channel).bytes_between(known.to_seq, last_seq)
         known.to_seq = last_seq
         return known.size
 
@@ -165,13 +165,12 @@ class Trimmer:
         applied = self._tables.applied_seq(channel)
         # One that keeps a younger segment is not trimmed for one that cannot be: it would not help.
         if oldest is not None and self._log.live_from(channel) == oldest:
-            cut = self._log.end_in(channel, max(oldest, self._to_be_freed()))
+            cut = self._log.extent(channel).end_in(max(oldest, self._to_be_freed()))
             if cut > base_seq:
                 return Seq(min(cut, applied)), None
         is_long = core.last_seq - base_seq > settings.channel_records
         if is_long or self.kept_bytes(runner) > settings.channel_bytes:
-            cut = self._log.seq_keeping(
-                channel,
+            cut = self._log.extent(channel).seq_keeping(
                 bytes_max=settings.channel_bytes // 2,
                 records_max=settings.channel_records // 2,
             )
@@ -185,7 +184,7 @@ class Trimmer:
         return base_seq, None
 
     def _note(self, channel: ChannelId, held_by: Floor | None) -> None:
-        """What keeps the log of a channel that is due from being cut as far as it should be."""
+        """Keep the floor that stands between a channel's log and where it should be cut."""
         if held_by is None:
             self._held_by.pop(channel, None)
         else:
@@ -244,7 +243,7 @@ class Trimmer:
         if base.seq <= before.seq or limit < base.seq:
             self._note(runner.channel, held_by)
             return
-        size = self._log.bytes_between(runner.channel, before.seq, base.seq)
+        size = self._log.extent(runner.channel).bytes_between(before.seq, base.seq)
         runner.trim(base, now_ms)
         if runner.core.base is not base:
             return
@@ -285,8 +284,8 @@ class Trimmer:
         base_seq, log = runner.core.base.seq, self._log
         if base_seq == 0 or runner.hole is not None or log.live_from(runner.channel) != oldest:
             return
-        if log.end_in(runner.channel, oldest) <= base_seq:
-            runner.carry_base()
+        if log.extent(runner.channel).end_in(oldest) <= base_seq:
+            log.rebase(runner.channel, runner.core.base)
             self.carried_total += 1
 
 

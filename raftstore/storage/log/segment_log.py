@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -104,9 +105,8 @@ class SegmentLog:
         self._offset = found.offset
         self._segments = found.segments
         self._floor = min(found.segments)
-        self._closed_bytes = sum(
-            facts.size_bytes for number, facts in found.segments.items() if number != found.segment
-        )
+        closed = (facts for number, facts in found.segments.items() if number != found.segment)
+        self._closed_bytes = sum(facts.size_bytes for facts in closed)
         self.notes: tuple[str, ...] = tuple(found.notes)
         """What an operator should be told about the start, loudly."""
         with starting(self._directory, "opening the log"):
@@ -228,41 +228,28 @@ class SegmentLog:
 
     def floor_max(self) -> int:
         """The highest floor that ``begin_floor`` takes now."""
-        needed = [self.live_from(channel) for channel in self._channels]
-        return min([self._segment, *(number for number in needed if number is not None)])
+        return min((self._segment, *filter(None, map(self.live_from, self._channels))))
 
     def begin_floor(self, segment: int) -> int:
-        """Buffer that segments below are removed, ``FLOOR_SEGMENTS_MAX`` at once; return the
-        operation number.
-        """
+        """Buffer that segments below are removed, ``FLOOR_SEGMENTS_MAX`` at once."""
         self._check()
         if not self._floor < segment <= self.floor_max():
             raise self._poison(
                 f"the floor of the log cannot go from segment {self._floor} to {segment}: "
                 f"segments from {self.floor_max()} on are needed (S6.5)"
             )
-        # After damage some may be missing; below the floor are those that wait to be removed.
+        # After damage some are missing; those below the floor wait to be removed.
         known = sorted(number for number in self._segments if number >= self._floor)
         removed = tuple(number for number in known if number < segment)[:FLOOR_SEGMENTS_MAX]
         segment = known[len(removed)]
         raised = RaisedFloor(Floor(segment, self._segments[segment].previous_chain), removed)
         self._reader.forget_below(segment)
         self._floor = segment
-        self._operation += 1
+        self._operation = number = self._operation + 1
         self._unsynced_bytes += OPERATION_BYTES
-        end = position_of(self._segment, self._offset)
+        end, row = position_of(self._segment, self._offset), MarkRow()
         self._pending.append(
-            Operation(
-                self._operation,
-                None,
-                (),
-                0,
-                end,
-                MarkRow(),
-                is_urgent=True,
-                opens=None,
-                floor=raised,
-            )
+            Operation(number, None, (), 0, end, row, is_urgent=True, opens=None, floor=raised)
         )
         return self._operation
 
@@ -427,32 +414,18 @@ class SegmentLog:
     def records(self, channel: ChannelId) -> Iterator[Record]:
         """All records in order, without payloads except of CONFIG and BATCH_MARK records."""
         index = self._open(channel)
-        for at in range(len(index)):
-            yield self._outline(channel, index, at)
+        yield from (self._outline(channel, index, at) for at in range(len(index)))
 
     def heads(self, channel: ChannelId, after: Seq, *, to_seq: Seq, limit: int) -> list[Record]:
         """At most ``limit`` records behind ``after``, up to ``to_seq``, as in ``records``."""
         index = self._open(channel)
-        found: list[Record] = []
         first = index.locate(Seq(after + 1))
-        for at in range(first, min(first + limit, len(index))):
-            record = self._outline(channel, index, at)
-            if record.last_seq > to_seq:
-                break
-            found.append(record)
-        return found
+        found = (self._outline(channel, index, at) for at in range(first, len(index)))
+        return list(takewhile(lambda record: record.last_seq <= to_seq, islice(found, limit)))
 
-    def bytes_between(self, channel: ChannelId, after: Seq, to_seq: Seq) -> int:
-        """Bytes of the entries of records behind ``after`` and up to ``to_seq``."""
-        return self._open(channel).bytes_between(after, to_seq)
-
-    def seq_keeping(self, channel: ChannelId, *, bytes_max: int, records_max: int) -> Seq:
-        """The lowest seq, where a record ends or the base is, behind which no more is held."""
-        return self._open(channel).seq_keeping(bytes_max=bytes_max, records_max=records_max)
-
-    def end_in(self, channel: ChannelId, segment: int) -> Seq:
-        """The last seq that the channel has in segments up to this one, or its base's seq."""
-        return self._open(channel).end_in(segment)
+    def extent(self, channel: ChannelId) -> ChannelIndex:
+        """How much there is of the channel, and where."""
+        return self._open(channel)
 
     def unsynced_bytes(self) -> int:
         """Bytes of memory in entries that are not durable yet."""

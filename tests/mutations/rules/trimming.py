@@ -150,7 +150,7 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(
         "retention-carry",
         "A channel without records keeps the oldest segment for ever.",
-        Edit("Trimmer._carry", "runner.carry_base()", ""),
+        Edit("Trimmer._carry", "log.rebase(runner.channel, runner.core.base)", ""),
         directed(ENGINE + "idle_channel_does_not_keep_the_segments_of_the_others"),
     ),
     mutation(

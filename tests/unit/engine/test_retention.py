@@ -126,7 +126,7 @@ def test_log_of_the_only_replica_is_trimmed_only_if_asked(single_replica: bool) 
 
 
 def test_s6_4_base_waits_for_the_barrier_and_stays_below_it() -> None:
-    """What is applied behind a barrier may be lost in a power cut: it stays in the log."""
+    """Records applied behind a barrier may be lost in a power cut: they stay in the log."""
     world = World()
     node = world.leader()
     held: list[Any] = []
@@ -156,7 +156,7 @@ def test_idle_channel_does_not_keep_the_segments_of_the_others() -> None:
 
 
 def floors(world: World, node: SimNode) -> Any:
-    """What needs records of the partition on a node."""
+    """Reasons to keep records of the partition on a node."""
     assert node.runner is not None
     return node.runner.retention.floors_of(world.runner(node), node.clock.now_ms())
 
