@@ -67,7 +67,7 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
         if term is not None and log.open_channel(channel).shortfall is None:
             raise PromisesLostError(_divergence(channel, term, applied.term, applied.seq))
         log.require(channel, applied)
-        if log.base(channel).seq:
+        if not log.holds_all(channel):
             notes.append(
                 f"channel {channel.hex()} had applied up to {tuple(applied)}, which its log does "
                 "not hold: it is recovering (S0.3)"

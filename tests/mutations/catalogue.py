@@ -22,6 +22,7 @@ from tests.mutations.rules.core import CORE_RULES
 from tests.mutations.rules.election import ELECTION_RULES
 from tests.mutations.rules.engine import ENGINE_RULES
 from tests.mutations.rules.fate import FATE_RULES
+from tests.mutations.rules.floor import FLOOR_RULES
 from tests.mutations.rules.freshness import FRESHNESS_RULES
 from tests.mutations.rules.level import LEVEL_RULES
 from tests.mutations.rules.machine import MACHINE_RULES
@@ -62,6 +63,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *ASSERTION_RULES,
             *OUTCOME_RULES,
             *ENGINE_RULES,
+            *FLOOR_RULES,
             *FRESHNESS_RULES,
             *BOUND_RULES,
             *FATE_RULES,

@@ -404,7 +404,6 @@ class LogRecovery:
         held = self._held[channel] = {}
         for part in (index, *index.kept):
             held.update((run.term, run.end_seq) for run in part.lineage)
-        self._hold(channel, *index.base.history)
         self._seen[channel] = self._damages
 
     def _begin_behind(self, entry: Based, number: int) -> None:
@@ -417,16 +416,16 @@ class LogRecovery:
                 f"the base {tuple(base.history)} of channel {channel.hex()} is none of its log"
             )
         if entry.replaces:
-            # Gone is not truncated: nothing proves that what was behind it was not committed.
-            self._held[channel] = {}
+            if index.kept:
+                # Gone is not truncated: nothing proves that what was behind a hole was not
+                # committed.
+                self._held[channel] = {}
             index.begin_anew(base)
         else:
             index.settle(base, entry.end)
         self._given_up.pop(channel, None)
         index.base_segment = number
         index.term, index.voted_for = entry.term, entry.voted_for
-        self._hold(channel, *base.history)
-        self._hold(channel, *entry.end)
         self._seen[channel] = self._damages
 
     def _is_front_open(self, index: ChannelIndex) -> bool:
@@ -440,7 +439,6 @@ class LogRecovery:
         if base_seq <= index.last_part.last_seq:
             index.kept.clear()
             self._held[channel] = {}
-            self._hold(channel, *index.base.history)
 
     # --- records, behind damage too ---------------------------------------------------------------
 
@@ -540,10 +538,13 @@ class LogRecovery:
             if not self._has_held(channel, row.durable):
                 index.shortfall = index.promise = missing[channel] = row.durable
                 _note_lost_end(index, row.durable)
-        for index in self._log.channels.values():
+        for channel, index in self._log.channels.items():
             if index.kept:
                 # Not acknowledged for sure, but never forgotten by the mark before it is filled.
-                index.shortfall = max(index.last_part.end, index.shortfall or EMPTY_HISTORY)
+                # Of a part that was cut where it begins the last term is not known: the mark is.
+                promised = self._promised.get(channel, MarkRow()).durable
+                known = index.shortfall or EMPTY_HISTORY
+                index.shortfall = max(index.last_part.end, promised, known)
         return missing
 
     def _adopt_vote(self, channel: ChannelId, index: ChannelIndex, row: MarkRow) -> None:

@@ -172,7 +172,13 @@ class SegmentLog:
     def rebase(self, channel: ChannelId, base: Base) -> int:
         """Buffer that the channel's log begins behind ``base``; return the operation number."""
         index = self._open(channel)
-        replaces = self._is_replacing(channel, index, base)
+        reason = index.refusal_of(base)
+        if reason is not None:
+            raise self._poison(
+                f"the log of channel {channel.hex()} cannot begin behind {tuple(base.history)}: "
+                f"{reason}"
+            )
+        replaces = not index.holds(base)
         end = base.history if replaces else index.end
         told = Based(channel, base, end, index.term, index.voted_for, replaces)
         encode_base(told, 0)  # refused before anything changes if it is too large
@@ -191,28 +197,6 @@ class SegmentLog:
         self._offset += size
         row = index.next_mark_row()
         return self._buffer(channel, row, tuple(parts), size, opens=opens, is_urgent=replaces)
-
-    def _is_replacing(self, channel: ChannelId, index: ChannelIndex, base: Base) -> bool:
-        """Whether all records go. Poisons the log if the base must not be told at all."""
-        known, is_held = index.base, index.holds(base)
-        reason = None
-        if base.seq < 1 or base.seq < known.seq:
-            reason = f"its base is {tuple(known.history)} and never goes down (S6.5)"
-        elif base.seq == known.seq and (not is_held or base.chain_hash != known.chain_hash):
-            reason = f"another base is known there: {tuple(known.history)} (S13)"
-        elif is_held and index.kept:
-            reason = f"records behind seq {index.last_seq} are missing (S0.3)"
-        elif base.term < known.term:
-            reason = f"its base is {tuple(known.history)}, of another history (S13)"
-        elif not is_held and index.term_known(base.seq) == base.term:
-            # Of another term there it would be a tail that was never committed, whatever its end.
-            reason = f"its records of term {base.term} are of another history (S13)"
-        if reason is not None:
-            raise self._poison(
-                f"the log of channel {channel.hex()} cannot begin behind {tuple(base.history)}: "
-                f"{reason}"
-            )
-        return not is_held
 
     def floor(self) -> int:
         """Number of the first segment of the log that is kept."""
@@ -458,6 +442,12 @@ class SegmentLog:
         """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""
         index = self._channels.get(channel)
         return index is not None and index.may_hold(promised)
+
+    def holds_all(self, channel: ChannelId) -> bool:
+        """Whether rows can be built again from its log, which begins with the first record ever;
+        of a log above a floor that holds nothing that is not known."""
+        index = self._open(channel)
+        return index.base.seq == 0 and (self._floor == 1 or len(index) > 0)
 
     def require(self, channel: ChannelId, promised: History) -> None:
         """Something else proves that this was acknowledged here: the channel is recovering (S0.3).

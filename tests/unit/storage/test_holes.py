@@ -256,6 +256,28 @@ def test_larger_damage_of_an_old_segment_keeps_what_is_behind_it(
     whole.close()
 
 
+def test_promise_is_not_forgotten_when_the_record_in_front_of_a_truncation_is_damaged(
+    tmp_path: Path,
+) -> None:
+    """S0.3: what is left of the part behind the hole tells no term, but the mark does."""
+    log = create_log(tmp_path, segment_bytes=1 << 20)
+    log.append(CHANNEL, [record(seq) for seq in range(1, 6)])
+    log.truncate(CHANNEL, 4)
+    log.flush()
+    log.close()
+    path = segments(tmp_path)[0]
+    offset, _, entry = entries(path)[3]
+    assert entry == RecordPosition(CHANNEL, 1, 3, 1)
+    flip_bit(path, offset + HEADER_BYTES + 25)
+    for _ in range(2):
+        log = opened(tmp_path)
+        assert log.open_channel(CHANNEL).shortfall == History(1, 3)
+        if log.open_channel(CHANNEL).hole is not None:
+            log.give_up(CHANNEL)
+            log.flush()
+        log.close()
+
+
 def test_log_within_a_payload_is_not_taken_for_the_log(tmp_path: Path) -> None:
     """Users may store anything, also segments: only what continues the chain is believed."""
     (tmp_path / "nested").mkdir()

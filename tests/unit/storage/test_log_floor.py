@@ -11,6 +11,7 @@ from raftstore.config import KIB, StorageSettings
 from raftstore.core.folds import advance
 from raftstore.errors import PersistError, PromisesLostError, StoreIdentityError
 from raftstore.ports.log import EMPTY_BASE, Base
+from raftstore.storage.log.index import offset_of, segment_of
 from raftstore.storage.log.mark import FLOOR_FORMAT
 from raftstore.storage.log.segment_log import FLOOR_SEGMENTS_MAX, SegmentLog
 from raftstore.testing.sim_files import ProcessEndedError
@@ -161,16 +162,17 @@ def test_s6_5_order_is_bases_then_mark_then_files(tmp_path: Path) -> None:
     log.flush()
     removed = [name for what, name in ops.calls if what == "unlink"]
     assert removed == [f"{number:016d}.log" for number in (1, 2, 3)]
-    calls = [call for call in ops.calls if call[0] in ("sync", "rename", "unlink")]
+    calls = ops.calls
+    entries = len(calls) - 1 - calls[::-1].index(("write", last))
     order = [
-        calls.index(("sync", last)),
+        entries,
+        calls.index(("sync", last), entries),
         calls.index(("sync", "mark.new")),
         calls.index(("rename", "mark")),
         calls.index(("unlink", removed[0])),
         len(calls) - 1 - calls[::-1].index(("sync", "log/")),
     ]
     assert order == sorted(order)
-    assert order[0] < order[1]
     log.close()
 
 
@@ -335,4 +337,132 @@ def test_store_that_was_never_trimmed_stays_in_format_1(tmp_path: Path) -> None:
         log.close()
         log = open_log(tmp_path)
     assert log.floor() == 2
+    log.close()
+
+
+def test_s6_5_record_that_was_filled_leaves_the_oldest_one_needed(tmp_path: Path) -> None:
+    """The first record behind the base is in a newer segment than the second."""
+    log = create_log(tmp_path)
+    append(log, CHANNEL, 30)
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    second, place = segment_of(index.positions[6]), index.positions[5]
+    log.flush()
+    log.close()
+    flip_bit(tmp_path / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
+    log = open_log(tmp_path)
+    assert log.open_channel(CHANNEL).hole is not None
+    append(log, OTHER, 20)
+    log.fill(CHANNEL, [record(6)])
+    trim(log, OTHER, 20)
+    trim(log, CHANNEL, 5)
+    assert log.live_from(CHANNEL) == second
+    if second > log.floor():
+        log.begin_floor(second)
+    log.flush()
+    log.close()
+    log = open_log(tmp_path)
+    assert behind(log) == list(range(6, 31))
+    assert log.open_channel(CHANNEL).hole is None
+    log.close()
+
+
+def test_s0_3_what_was_found_whole_stays_whole_behind_a_floor(tmp_path: Path) -> None:
+    """The entry that says so is the one that gives up what is behind a hole; the next record tells
+    that there was none, when the log in front of it is in removed segments."""
+    log = create_log(tmp_path)
+    append(log, CHANNEL, 30)
+    append(log, OTHER, 2)
+    index = log.index_of(OTHER)
+    assert index is not None
+    place = index.positions[1]
+    log.flush()
+    log.close()
+    flip_bit(tmp_path / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
+    log = open_log(tmp_path)
+    log.give_up(CHANNEL)
+    log.give_up(OTHER)
+    append(log, CHANNEL, 20, term=2)
+    trim(log, CHANNEL, 19)
+    trim(log, OTHER, 1)
+    raise_floor(log)
+    wanted = [(one.base_seq, one.term) for one in log.records(CHANNEL)]
+    log.close()
+    log = open_log(tmp_path)
+    assert log.open_channel(CHANNEL).hole is None
+    assert [(one.base_seq, one.term) for one in log.records(CHANNEL)] == wanted
+    assert len(wanted) == 31
+    log.close()
+
+
+def test_s0_3_what_was_given_up_stays_so_behind_a_floor(tmp_path: Path) -> None:
+    """Its records are in segments that another channel needs, and nothing in front of them is."""
+    log = create_log(tmp_path)
+    for _ in range(30):
+        append(log, CHANNEL, 1)
+        append(log, OTHER, 1)
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    place = index.positions[20]
+    log.flush()
+    log.close()
+    flip_bit(tmp_path / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
+    log = open_log(tmp_path)
+    log.give_up(CHANNEL)
+    append(log, CHANNEL, 15, term=2)
+    trim(log, CHANNEL, 22)
+    trim(log, OTHER, 26)
+    raise_floor(log)
+    wanted = [(one.base_seq, one.term) for one in log.records(CHANNEL)]
+    assert wanted == [(seq, 2) for seq in range(23, 36)]
+    log.close()
+    log = open_log(tmp_path)
+    assert log.notes == ()
+    assert log.open_channel(CHANNEL).hole is None
+    assert [(one.base_seq, one.term) for one in log.records(CHANNEL)] == wanted
+    log.close()
+
+
+def raise_floor(log: SegmentLog) -> None:
+    """As far as it goes; that is somewhere."""
+    while log.floor() < log.floor_max():
+        log.begin_floor(log.floor_max())
+    log.flush()
+    assert log.floor() > 1
+
+
+def test_s6_5_base_entry_of_an_idle_channel_is_needed(tmp_path: Path) -> None:
+    """Until it is written anew: nothing else says that its records are not missing."""
+    log = create_log(tmp_path)
+    append(log, OTHER, 3)
+    trim(log, OTHER, 3)
+    append(log, CHANNEL, 30)
+    trim(log, CHANNEL, 30)
+    assert log.floor_max() == 1
+    log.rebase(OTHER, log.base(OTHER))
+    raise_floor(log)
+    log.close()
+    log = open_log(tmp_path)
+    found = log.open_channel(OTHER)
+    assert (found.last_seq, found.base.seq, found.shortfall) == (3, 3, None)
+    log.close()
+
+
+def test_s0_3_channel_with_a_hole_holds_the_floor_back(tmp_path: Path) -> None:
+    """Which records it misses is told by the damaged entry alone; filled, it holds nothing back."""
+    log = create_log(tmp_path)
+    append(log, CHANNEL, 30)
+    trim(log, CHANNEL, 20)
+    index = log.index_of(CHANNEL)
+    assert index is not None
+    place = index.positions[5]
+    log.flush()
+    log.close()
+    flip_bit(tmp_path / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
+    log = open_log(tmp_path)
+    assert log.open_channel(CHANNEL).hole is not None
+    assert log.floor_max() == 1
+    log.fill(CHANNEL, [record(26)])
+    assert log.open_channel(CHANNEL).hole is None
+    assert log.floor_max() > 1
     log.close()

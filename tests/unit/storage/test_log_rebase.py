@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,15 @@ from raftstore.core.folds import advance
 from raftstore.errors import PersistError, StorageError
 from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.protocol.records import Record
-from raftstore.storage.log.records import BODY_BYTES_MAX
+from raftstore.storage.log.records import (
+    BODY_BYTES_MAX,
+    HEADER_BYTES,
+    Based,
+    RecordPosition,
+    decode_entries,
+)
 from raftstore.storage.log.segment_log import SegmentLog
+from raftstore.testing.sim_files import ProcessEndedError
 from raftstore.testing.sim_log import SimLog
 from raftstore.types import History, Seq, Term
 from tests.storage_helpers import (
@@ -20,6 +28,7 @@ from tests.storage_helpers import (
     OTHER,
     all_records,
     create_log,
+    flip_bit,
     open_log,
     record,
 )
@@ -242,3 +251,137 @@ def test_records_at_or_below_the_base_are_not_in_the_answer_to_a_reader() -> Non
     assert log.read(CHANNEL, Seq(4), to_seq=Seq(9), bytes_max=99) == []
     assert [r.base_seq for r in log.records(CHANNEL)] == [6, 7]
     assert all_records(log) == []
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def entries(directory: Path) -> list[tuple[int, object]]:
+    """(offset, entry) of everything in the first segment."""
+    data = (directory / "log" / "0000000000000001.log").read_bytes()
+    return [(offset, entry) for offset, _, _, entry in decode_entries(data, None)]
+
+
+def damaged(directory: Path, chosen: Callable[[object], bool], number: int = 0) -> SegmentLog:
+    """The next start after a bit of an entry's body flipped, the n-th of those chosen."""
+    offset = [offset for offset, entry in entries(directory) if chosen(entry)][number]
+    flip_bit(directory / "log" / "0000000000000001.log", offset + HEADER_BYTES + 40)
+    return open_log(directory, segment_bytes=1 << 20)
+
+
+def is_base(entry: object) -> bool:
+    """Whether it tells a base."""
+    return isinstance(entry, Based)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["the first", "the second"])
+@pytest.mark.parametrize("follows", [False, True])
+def test_s0_3_damaged_base_that_replaced_a_log_brings_nothing_of_it_back(
+    tmp_path: Path, number: int, follows: bool
+) -> None:
+    """It is written twice: else the next record would seem to continue what was replaced, for one
+    damaged entry may be a truncation."""
+    log = create_log(tmp_path, segment_bytes=1 << 20)
+    log.append(CHANNEL, [record(seq) for seq in range(1, 9)])
+    base = base_of([record(1, rows=5, term=2)])
+    log.rebase(CHANNEL, base)
+    if follows:
+        log.append(CHANNEL, [record(6, term=2)])
+    log.flush()
+    log.close()
+    log = damaged(tmp_path, is_base, number)
+    found = log.open_channel(CHANNEL)
+    assert (found.base, found.shortfall, found.hole) == (base, None, None)
+    assert behind(log) == [6] * follows
+    log.close()
+
+
+def test_s0_3_base_that_is_damaged_leaves_the_one_before(tmp_path: Path) -> None:
+    """All records are still there; the log begins where it did."""
+    log = create_log(tmp_path, segment_bytes=1 << 20)
+    log.append(CHANNEL, RECORDS)
+    log.rebase(CHANNEL, base_of(RECORDS[:1]))
+    log.rebase(CHANNEL, BASE)
+    log.flush()
+    log.close()
+    log = damaged(tmp_path, is_base, 1)
+    found = log.open_channel(CHANNEL)
+    assert (found.base.seq, found.shortfall, found.hole) == (3, None, None)
+    assert behind(log) == [4, 6, 7]
+    log.close()
+
+
+def test_s0_3_records_lost_behind_a_base_are_a_hole(tmp_path: Path) -> None:
+    """The base says where the log ended; those in front of it are not missed."""
+    for lost, hole in ((1, None), (2, (6, 6)), (3, (7, 7))):
+        directory = tmp_path / str(lost)
+        directory.mkdir()
+        log = create_log(directory, segment_bytes=1 << 20)
+        log.append(CHANNEL, RECORDS)
+        log.rebase(CHANNEL, BASE)
+        log.flush()
+        log.close()
+        log = damaged(directory, lambda entry: isinstance(entry, RecordPosition), lost)
+        found = log.open_channel(CHANNEL)
+        assert found.base == BASE
+        assert (found.hole and (found.hole.from_seq, found.hole.to_seq)) == hole
+        assert found.shortfall == (None if hole is None else History(Term(3), Seq(7)))
+        log.close()
+
+
+@pytest.mark.parametrize("term", [1, 3])
+def test_s0_3_promise_of_a_log_that_was_replaced_is_kept_by_the_base(term: int) -> None:
+    """The process ends when the log is synced and the mark still promises what is gone; a tail of
+    a later term was never committed."""
+    log = SimLog.new()
+    log.append(CHANNEL, [record(seq, term=term) for seq in range(1, 8)])
+    log.flush()
+
+    def end(failpoint: str) -> None:
+        if failpoint == "mark.before-write":
+            raise ProcessEndedError(failpoint)
+
+    log.committer._reach = end
+    log.rebase(CHANNEL, base_of([record(1, rows=9, term=2)]))
+    with pytest.raises(ProcessEndedError):
+        log.flush()
+    log.files.lose_power()
+    log = log.again()
+    assert log.notes == ()
+    found = log.open_channel(CHANNEL)
+    assert (found.base.seq, found.last_seq, found.shortfall) == (9, 9, None)
+
+
+def test_s0_3_channel_with_a_hole_keeps_its_records_but_for_a_base_beyond_them(
+    tmp_path: Path,
+) -> None:
+    """What is behind the hole may be acknowledged; a base that replaces it all leaves the promise.
+
+    So the replica is recovering until its log has come that far (S0.3).
+    """
+    log = create_log(tmp_path, segment_bytes=1 << 20)
+    log.append(CHANNEL, RECORDS)
+    log.flush()
+    log.close()
+    log = damaged(tmp_path, lambda entry: isinstance(entry, RecordPosition), 2)
+    hole = log.open_channel(CHANNEL).hole
+    assert hole is not None
+    assert (log.live_from(CHANNEL), log.floor_max()) == (1, 1)
+    with pytest.raises(PersistError, match="records behind seq 5 are missing"):
+        log.rebase(CHANNEL, BASE)
+    log.close()
+    log = open_log(tmp_path, segment_bytes=1 << 20)
+    log.rebase(CHANNEL, base_of([record(1, rows=6, term=2)]))
+    log.flush()
+    for _ in range(2):
+        found = log.open_channel(CHANNEL)
+        assert (found.base.seq, found.last_seq) == (6, 6)
+        assert found.shortfall == History(Term(3), Seq(7))
+        log.close()
+        log = open_log(tmp_path, segment_bytes=1 << 20)
+    log.append(CHANNEL, [record(7, term=3)])
+    log.flush()
+    log.close()
+    log = open_log(tmp_path, segment_bytes=1 << 20)
+    assert log.open_channel(CHANNEL).shortfall is None
+    log.close()
