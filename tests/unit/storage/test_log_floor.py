@@ -157,7 +157,7 @@ def test_s6_5_order_is_bases_then_mark_then_files(tmp_path: Path) -> None:
     trim(log, CHANNEL, 60)
     trim(log, OTHER, 3)
     log.begin_floor(4)
-    last = f"{segments(tmp_path)[-1]:016d}.log"
+    last = f"{log._segment:016d}.log"
     ops.calls.clear()
     log.flush()
     removed = [name for what, name in ops.calls if what == "unlink"]
