@@ -355,7 +355,7 @@ def test_s0_3_promise_of_a_log_that_was_replaced_is_kept_by_the_base(term: int) 
 def test_s0_3_channel_with_a_hole_keeps_its_records_but_for_a_base_beyond_them(
     tmp_path: Path,
 ) -> None:
-    """What is behind the hole may be acknowledged; a base that replaces it all leaves the promise.
+    """Records behind the hole may be acknowledged; a base that replaces it all leaves the promise.
 
     So the replica is recovering until its log has come that far (S0.3).
     """
