@@ -111,6 +111,8 @@ def _replica(found: ReplicaFound) -> dict[str, Any]:
     return {
         "node": found.node,
         "first_seq": found.first_seq,
+        "base_seq": found.base.seq,
+        "base_term": found.base.term,
         "last_seq": found.end.seq,
         "last_term": found.end.term,
         "holes": [

@@ -14,7 +14,9 @@ from click.testing import CliRunner, Result
 
 from raftstore.cli.main import cli, global_options_first
 from raftstore.core.chain import digest_of
+from raftstore.core.folds import advance
 from raftstore.errors import ArgumentError, StoreIdentityError
+from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.records import Record
 from raftstore.state_machines.catalog import TableEntry, create_table_command
 from raftstore.storage.files import FileOps
@@ -451,3 +453,32 @@ def test_table_of_what_is_lost_is_for_people(stores: dict[str, Path]) -> None:
     assert lines[-2].split()[:5] == ["orders/0", "n1:", "1-15,", "n2:", "1-15"]
     assert lines[-2].endswith("lost on all directories given; not looked at: n3")
     assert lines[-1].split()[-1] == "whole"
+
+
+def test_trimmed_log_misses_nothing_below_its_base(stores: dict[str, Path]) -> None:
+    """Another log with another base refills what is damaged behind it; nothing changes a file."""
+    bases = {"n1": 8, "n2": 4}
+    for name, count in bases.items():
+        log = SegmentLog(FileOps(), stores[name], uuid_of(name), SMALL)
+        log.rebase(CHANNEL, advance(EMPTY_BASE, history()[CHANNEL][:count]))
+        log.flush()
+        log.close()
+    lost = damage(stores["n1"], CHANNEL, 10)
+    before = {name: image(place) for name, place in stores.items()}
+    code, found = checked(*stores.values())
+    assert {name: image(place) for name, place in stores.items()} == before
+    channel = found[CHANNEL.hex()]
+    assert (code, channel["verdict"]) == (7, "refilled")
+    seqs = [history()[CHANNEL][count - 1].last_seq for count in bases.values()]
+    assert [replica["base_seq"] for replica in channel["replicas"]] == [*seqs, 0]
+    assert [replica["first_seq"] for replica in channel["replicas"]] == [
+        *(seq + 1 for seq in seqs),
+        1,
+    ]
+    (hole,) = channel["replicas"][0]["holes"]
+    assert hole["from_seq"] == lost.base_seq
+    assert hole["held_by"] == ["n2", "n3"]
+    assert {one["verdict"] for name, one in found.items() if name != CHANNEL.hex()} == {"whole"}
+    log = SegmentLog(FileOps(), stores["n1"], uuid_of("n1"), SMALL)
+    assert log.base(CHANNEL).seq == seqs[0]
+    log.close()

@@ -107,7 +107,11 @@ def _refuse_other_cluster(first: StoppedIdentity, other: StoppedIdentity) -> Non
 def catalog_of(logs: Sequence[StoppedLog]) -> Catalog:
     """The tables, for their names; empty if no log tells them."""
     channel = channel_id(logs[0].cluster_id, 0)
-    lengths = [(-(index.last_seq if (index := one.log.index_of(channel)) else 0)) for one in logs]
+    # Of logs that still hold the first record: the tables are made of all of them.
+    lengths = [
+        -index.last_seq if (index := one.log.index_of(channel)) and not index.base.seq else 0
+        for one in logs
+    ]
     log = logs[lengths.index(min(lengths))].log
     rows: dict[bytes, Row] = {}
     at = Seq(1)

@@ -8,7 +8,7 @@ can give is recovered from a leader, if enough replicas are whole to elect one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from raftstore.state_machines.catalog import Catalog
@@ -57,6 +57,9 @@ class ReplicaFound:
     """(first, last) seq of what is kept behind the holes."""
     shortfall: History | None
     """Something was acknowledged up to here and is missing."""
+    base: History
+    """(term, seq) behind which the log begins: records up to there were trimmed, and none of them
+    is missed; (0, 0) for a log that holds all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ def _channel(channel: ChannelId, logs: Sequence[StoppedLog], catalog: Catalog) -
 def _replica(name: str, index: ChannelIndex) -> ReplicaFound:
     first = Seq(index.base_seqs[0]) if len(index) else None
     kept = tuple((Seq(part.start_seq + 1), part.last_seq) for part in index.kept if len(part))
-    return ReplicaFound(name, first, index.end, (), kept, index.shortfall)
+    base = index.base.history
+    return ReplicaFound(name, first, index.end, (), kept, index.shortfall, base)
 
 
 def _with_holes(
@@ -127,9 +131,7 @@ def _with_holes(
         holders = dict.fromkeys(holder for step in steps for holder in step.holders)
         is_filled = bool(steps) and healed.last_seq >= gap.to_seq
         holes.append(HoleFound(gap, tuple(holders), is_filled))
-    return ReplicaFound(
-        found.node, found.first_seq, found.end, tuple(holes), found.kept, found.shortfall
-    )
+    return replace(found, holes=tuple(holes))
 
 
 def _verdict(
