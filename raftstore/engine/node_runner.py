@@ -296,6 +296,7 @@ class NodeRunner:
             failovers=self.failovers,
             lag_guard=self.lag_guard,
             retention=self.retention,
+            snapshots=self.snapshots,
             step_downs=StepDownLimit(),
             guard=self.guard,
             drain=self.drain,

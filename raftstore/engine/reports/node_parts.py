@@ -21,6 +21,7 @@ from raftstore.engine.peers.replica_lag import ReplicaLagGuard
 from raftstore.engine.reads.reader import Reader
 from raftstore.engine.reports.events import EventRing
 from raftstore.engine.retention.retention import Retention
+from raftstore.engine.snapshots.service import ReplicaSnapshots
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.types import ChannelId, NodeId
@@ -44,6 +45,7 @@ class NodeParts:
     failovers: FailoverWatch
     lag_guard: ReplicaLagGuard
     retention: Retention
+    snapshots: ReplicaSnapshots
     step_downs: StepDownLimit
     guard: StorageGuard
     drain: Drain

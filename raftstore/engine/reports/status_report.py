@@ -77,6 +77,8 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
         mode, reason = "stopped", runner.stopped_reason
     elif runner.core.is_recovering:
         mode, reason = "recovering", "acknowledged records are missing here (S0.3)"
+    under_way = node.snapshots.receiver.progress(runner.channel, now_ms)
+    reason = "; ".join(filter(None, (reason, under_way)))
     return ChannelFacts(
         channel=runner.channel,
         table=runner.name.rpartition("/")[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -72,6 +73,28 @@ def test_follower_below_the_leaders_base_takes_its_table_then_its_base() -> None
     assert away.boot()
     world.settle()
     assert len(world.told("replica_snapshot_finished")) == 1
+
+
+def test_status_tells_how_far_a_snapshot_is() -> None:
+    """With bytes, the rate and the time that is left; nothing once it is over."""
+    world = world_of()
+    away = away_and_cut(world)
+    assert away.boot()
+    runner = away.runner
+    assert runner is not None
+
+    def reasons() -> list[str]:
+        status = runner.reports.status()
+        return [each["reason"] for each in status["channels"]]
+
+    world.until(lambda: any("copying, " in reason for reason in reasons()))
+    [copying] = reasons()
+    assert re.search(
+        r"replica snapshot from n\d: copying, \d+ of about \d+ bytes, \d+ byt", copying
+    )
+    assert "s left" in copying
+    world.settle()
+    assert reasons() == [""]
 
 
 @pytest.mark.parametrize("leads", [False, True])
