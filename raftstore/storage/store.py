@@ -98,7 +98,8 @@ def open_store(
         raise
     if tables.rebuilt_because is not None:
         notes.append(
-            f"the tables were put aside and are built again from the log: {tables.rebuilt_because}"
+            "the tables were put aside and are built again from the log, or from another replica "
+            f"where the log was trimmed: {tables.rebuilt_because}"
         )
     return Store(identity, log, tables, tuple(notes))
 
