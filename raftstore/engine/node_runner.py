@@ -50,7 +50,7 @@ from raftstore.engine.reports.events import EventLog, EventRing
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.reports.node_reports import NodeReports
 from raftstore.engine.request_handler import RequestHandler
-from raftstore.engine.retention.floors import RetentionParts
+from raftstore.engine.retention.floors import TRANSFER, Floor, RetentionParts
 from raftstore.engine.retention.retention import Retention
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.engine.snapshots.service import ReplicaSnapshots
@@ -60,7 +60,7 @@ from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.message import Message
 from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
-from raftstore.types import ChannelId, NodeId, Seq, StorageStall
+from raftstore.types import ChannelId, NodeId, Seq, StorageStall, node_name
 
 
 class NodeRunner:
@@ -227,6 +227,13 @@ class NodeRunner:
                 tell=self.events.tell,
             )
         )
+        bytes_max = self._settings.retention.slow_replica_bytes
+
+        def transfers(runner: ChannelRunner) -> list[Floor]:
+            pinned = self.snapshots.pinned(runner.channel).items()
+            return [Floor(TRANSFER, node_name(to), seq, bytes_max) for to, seq in pinned]
+
+        self.retention.floors.sources.append(transfers)
 
     def _make_snapshots(self) -> None:
         """The part that gives other replicas their tables, and takes theirs."""

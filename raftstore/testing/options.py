@@ -93,7 +93,9 @@ def draw_options(seed: int) -> SimOptions:
     rng = random.Random(f"options {seed}")
     drawn = _drawn(seed, rng)
     # What damage takes from a log or a table that was trimmed no log has any more.
-    return replace(drawn, retention=_trims(seed) and not drawn.damage_percent)
+    # Versions below level 4 know no base, and no replica snapshot.
+    is_possible = not drawn.damage_percent and not drawn.rolling_upgrades
+    return replace(drawn, retention=_trims(seed) and is_possible)
 
 
 def _drawn(seed: int, rng: random.Random) -> SimOptions:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from raftstore.config import KIB, NodeSettings, RetentionSettings, StorageSettings
+from raftstore.config import KIB, NodeSettings, RetentionSettings, SnapshotSettings, StorageSettings
 from raftstore.protocol.admin import CreateTable
 from raftstore.protocol.message import Done, Message
 from raftstore.testing.invariants import InvariantError, Oracle
@@ -26,9 +26,15 @@ RETENTION: Final = RetentionSettings(
     channel_bytes=1 * KIB,
     channel_records=20,
     log_bytes=8 * KIB,
+    slow_replica_bytes=2 * KIB,
+    reader_bytes=2 * KIB,
     interval_ms=50,
 )
-"""Of a world with retention: something is due all the time, and no replica is left behind."""
+"""Of a world with retention: something is due all the time, and replicas are left behind."""
+SNAPSHOT: Final = SnapshotSettings(
+    chunk_bytes_max=1 * KIB, session_ms=5_000, request_ms=200, retry_ms=100
+)
+"""Of the same: replica snapshots of several chunks."""
 RETENTION_SEGMENT_BYTES: Final = 2 * KIB
 STORAGE = StorageSettings(
     segment_bytes=16 * KIB,
@@ -72,7 +78,7 @@ class SimCluster:
         base = settings or NodeSettings(name="", data_dir="", storage=STORAGE)
         if options.retention:
             storage = replace(base.storage, segment_bytes=RETENTION_SEGMENT_BYTES)
-            base = replace(base, storage=storage, retention=RETENTION)
+            base = replace(base, storage=storage, retention=RETENTION, snapshot=SNAPSHOT)
         self.node_ids = [
             node_id(f"n{index + 1}", self.rng.randbytes(16)) for index in range(options.nodes)
         ]

@@ -30,6 +30,9 @@ OPEN_ATTEMPTS: Final = "open_attempts"
 """Staged rows of a micro-batch that may still be applied; bounded by ``batch.attempt_ttl_ms``."""
 SLOW_REPLICA: Final = "slow_replica"
 """A replica that has applied no more; bounded by ``retention.slow_replica_bytes``."""
+TRANSFER: Final = "replica_snapshot"
+"""A replica that takes a snapshot here and needs the records behind it; bounded by
+``snapshot.session_ms`` without a question, and like a slow replica."""
 READER: Final = "reader_of_changes"
 """Somebody who reads changes here; bounded by ``retention.reader_bytes``."""
 

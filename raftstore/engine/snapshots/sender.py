@@ -73,10 +73,11 @@ class SnapshotSender:
         self.sending: Deadlines[int] = Deadlines()
         self.sent_bytes = 0
 
-    def pinned(self, channel: ChannelId) -> Seq | None:
-        """The lowest base that a receiver of the channel may need; None: there is none."""
-        found = (each.base_max for each in self.sessions.values() if each.channel == channel)
-        return min(found, default=None)
+    def pinned(self, channel: ChannelId) -> dict[NodeId, Seq]:
+        """For each receiver of the channel, behind which seq its log needs records."""
+        return {
+            each.to: each.base_max for each in self.sessions.values() if each.channel == channel
+        }
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -108,7 +109,9 @@ class SnapshotSender:
         runner = self._channels.get(channel)
         if runner is None:
             return "the channel is not here"
-        if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
+        # Whether it has committed in its term is no matter, for what is applied was committed; and
+        # it may be that nothing can commit before this very receiver is whole again.
+        if runner.elector.role is not Role.LEADER:
             return "this replica does not lead the channel"
         if runner.unserved_until or runner.stopped_reason is not None:
             return "this replica does not serve the channel now"

@@ -78,6 +78,6 @@ class ReplicaSnapshots:
         """More of the log is durable."""
         self.receiver.on_durable(now_ms)
 
-    def pinned(self, channel: ChannelId) -> Seq | None:
-        """The lowest base that a receiver of the channel may need; None: there is none."""
+    def pinned(self, channel: ChannelId) -> dict[NodeId, Seq]:
+        """For each receiver of the channel, behind which seq its log needs records."""
         return self.sender.pinned(channel)

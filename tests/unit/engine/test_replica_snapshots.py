@@ -154,6 +154,20 @@ def test_sender_that_dies_in_the_middle_is_followed_by_another(message: type[Mes
     world.settle()
 
 
+def test_leader_that_cannot_commit_without_the_receiver_gives_it_a_snapshot() -> None:
+    """O6: of three one is gone for good, and the other one left needs a snapshot to acknowledge."""
+    world = world_of()
+    away = away_and_cut(world)
+    gone = world.followers()[0]
+    gone.kill("for good")
+    other = world.leader
+    other.kill("restarted")
+    assert other.boot()
+    assert away.boot()
+    world.settle()
+    assert world.told("replica_snapshot_finished")
+
+
 def test_change_of_leader_begins_anew() -> None:
     """S6.2: nothing learned under another leader is continued."""
     world = world_of()
@@ -235,12 +249,12 @@ def test_snapshot_that_nobody_asks_for_is_closed() -> None:
     assert away.boot()
     world.until(lambda: leader.tables.open_snapshots > 0)
     assert leader.runner is not None
-    assert leader.runner.snapshots.pinned(world.channel) is not None
+    assert list(leader.runner.snapshots.pinned(world.channel)) == [away.node]
     away.kill("for good")
     run(world.cluster, 40_000)
     assert leader.runner is not None
     assert leader.tables.open_snapshots == 0
-    assert leader.runner.snapshots.pinned(world.channel) is None
+    assert leader.runner.snapshots.pinned(world.channel) == {}
 
 
 def test_tail_that_is_no_part_of_the_channel_goes_with_the_snapshot() -> None:
