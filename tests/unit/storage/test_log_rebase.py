@@ -350,6 +350,8 @@ def test_s0_3_promise_of_a_log_that_was_replaced_is_kept_by_the_base(term: int) 
     assert log.notes == ()
     found = log.open_channel(CHANNEL)
     assert (found.base.seq, found.last_seq, found.shortfall) == (9, 9, None)
+    # The mark tells the base by now, and no record of the log does.
+    assert log.again().notes == ()
 
 
 def test_s0_3_channel_with_a_hole_keeps_its_records_but_for_a_base_beyond_them(
