@@ -150,4 +150,14 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         ),
         directed(WORLDS + "node_of_an_older_version_is_not_asked"),
     ),
+    mutation(
+        "O6-snapshot-ready",
+        "A leader gives no snapshot before it has committed in its term, for which it may need it.",
+        Edit(
+            "SnapshotSender._refusal",
+            "runner.elector.role is not Role.LEADER",
+            "runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready",
+        ),
+        directed(WORLDS + "leader_that_cannot_commit_without_the_receiver_gives_it_a_snapshot"),
+    ),
 )
