@@ -224,7 +224,6 @@ class NodeRunner:
                 clock=self.clock,
                 settings=self._settings.retention,
                 segment_bytes=self._settings.storage.segment_bytes,
-                sent_to=self.snapshots.sender.pinned,
                 tell=self.events.tell,
             )
         )

@@ -8,7 +8,7 @@ its event tells with the owner; the owner hears of it when it asks for what is g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -35,9 +35,6 @@ TRANSFER: Final = "replica_snapshot"
 ``snapshot.session_ms`` without a question, and like a slow replica."""
 READER: Final = "reader_of_changes"
 """Somebody who reads changes here; bounded by ``retention.reader_bytes``."""
-TRANSFER: Final = "replica_snapshot"
-"""A replica that is being sent the table goes on from there; bounded as a slow replica is, and by
-``snapshot.session_ms`` without a request."""
 
 GIVEN_UP: Final = "retention_floor_given_up"
 
@@ -56,6 +53,10 @@ class Floor(NamedTuple):
     is_given_up: bool = False
 
 
+Source = Callable[[ChannelRunner], Iterable[Floor]]
+"""Names floors of a channel, such as transfers that are under way."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetentionParts:
     """The parts of a node that retention works with."""
@@ -69,8 +70,6 @@ class RetentionParts:
     clock: Clock
     settings: RetentionSettings
     segment_bytes: int
-    sent_to: Callable[[ChannelId], Seq | None]
-    """The lowest base that a receiver of a channel's replica snapshot can go on from."""
     tell: Tell
 
 
@@ -83,17 +82,17 @@ class Floors:
         self._readers = parts.readers
         self._settings = parts.settings
         self._watch = parts.watch
-        self._sent_to = parts.sent_to
         self._tell = parts.tell
         self._given_up: dict[tuple[ChannelId, str, str], None] = {}
         self.given_up_total = 0
+        self.sources: list[Source] = []
+        """Others that need records; all of them are asked."""
 
     def of(self, runner: ChannelRunner, now_ms: int) -> list[Floor]:
         """Floors of a channel but those of its own table, given up or not."""
         found = [*self._slow_replicas(runner), *self._change_readers(runner, now_ms)]
-        sent_to = self._sent_to(runner.channel)
-        if sent_to is not None:
-            found.append(Floor(TRANSFER, "", sent_to, self._settings.slow_replica_bytes))
+        for source in self.sources:
+            found += source(runner)
         return [self._judged(runner, floor) for floor in found]
 
     def lowest(self, runner: ChannelRunner, limit: Seq, now_ms: int) -> tuple[Seq, Floor | None]:

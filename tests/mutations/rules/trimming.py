@@ -163,10 +163,4 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         ),
         directed(FLOOR + "floor_that_rises_again_before_it_is_durable_removes_each_segment_once"),
     ),
-    mutation(
-        "S6.6-transfer",
-        "Records go that a replica needs behind the table which it is being sent.",
-        Edit("Floors.of", "sent_to is not None", "False"),
-        directed(ENGINE + "s6_6_records_stay_for_a_replica_that_is_sent_the_table"),
-    ),
 )

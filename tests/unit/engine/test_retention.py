@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -185,21 +184,6 @@ def test_records_stay_for_a_replica_that_is_behind_until_there_are_too_many() ->
     ]
     assert len(lines) == len(live)
     assert all("floor=slow_replica" in line and f"seq={position}" in line for line in lines)
-
-
-def test_s6_6_records_stay_for_a_replica_that_is_sent_the_table() -> None:
-    """With the table it goes on from there; without the records it would begin again."""
-    world = World()
-    node = world.leader()
-    assert node.runner is not None
-    sender = node.runner.snapshots.sender
-    sender.sessions[1] = cast("Any", SimpleNamespace(channel=world.channel, base_max=Seq(3)))
-    world.put(60)
-    assert world.base(node) <= 3
-    assert ("replica_snapshot", 3) in [(one.name, one.seq) for one in floors(world, node)]
-    del sender.sessions[1]
-    world.put(5)
-    assert world.base(node) > 3
 
 
 def test_s6_5_replica_that_was_never_heard_of_holds_everything() -> None:
