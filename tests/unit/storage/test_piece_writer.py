@@ -177,6 +177,18 @@ def test_rows_are_written_in_key_order_and_the_last_of_a_key_counts(
     ]
 
 
+@pytest.mark.parametrize(
+    "numbers", [(3, 2, 1), (2, 1), (2, 3, 1), (1, 3, 2), (2, 2), (1, 2, 2), (1, 1, 2), (7,)]
+)
+def test_rows_in_any_order_are_written_in_key_order(
+    monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
+) -> None:
+    """Rows from the last key to the first are, and of the same key twice there is one."""
+    database = Database(monkeypatch, 1 << 20)
+    database.writer.write(database.state, piece(*numbers))
+    assert database.written == [[*stored(*sorted(set(numbers))), UNMARK, APPLIED]]
+
+
 def test_removals_are_bounded_and_tell_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others' records are applied between the pieces; keys count as the bytes of a slice."""
     monkeypatch.setattr(pieces_module, "TRUNCATED_ROWS_MAX", 4)
