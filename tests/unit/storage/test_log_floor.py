@@ -130,6 +130,22 @@ def test_one_operation_removes_a_bounded_number_of_segments(tmp_path: Path) -> N
     log.close()
 
 
+def test_mark_is_not_behind_a_floor(tmp_path: Path) -> None:
+    """S0.3: rows that lagged are written with it, and no pause has to write them again."""
+    log = create_log(tmp_path)
+    append(log, CHANNEL, 60)
+    trim(log, CHANNEL, 60)
+    for is_behind in (True, False):
+        batch = log.take_pending()
+        assert batch is not None
+        log.committer.write_and_sync(batch)
+        log.completed(batch)
+        assert log.committer.is_mark_behind() is is_behind
+        if is_behind:
+            log.begin_floor(log.floor_max())
+    log.close()
+
+
 @pytest.mark.parametrize("segment", [1, 2, 99])
 def test_s6_5_floor_above_what_is_needed_stops_the_log(tmp_path: Path, segment: int) -> None:
     """S0.4: nothing is removed; neither may it go down."""

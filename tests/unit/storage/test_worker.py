@@ -19,3 +19,18 @@ def test_worker_reports_an_error_nobody_expected() -> None:
     worker.submit(job)
     assert "a bug" in str(failures.get(timeout=20))
     worker.stop()
+
+
+def test_worker_does_nothing_behind_a_failure() -> None:
+    """S0.4: what was queued meanwhile may rest on what failed; the thread has ended."""
+    failures: SimpleQueue[StorageError] = SimpleQueue()
+    done: list[str] = []
+
+    def job() -> None:
+        raise RuntimeError("a bug")
+
+    worker = Worker("test", failures.put)
+    worker.submit(job)
+    worker.submit(lambda: done.append("another"))
+    worker.stop()
+    assert (failures.qsize(), done) == (1, [])
