@@ -80,7 +80,7 @@ def judged(log: SegmentLog, tables: Tables) -> tuple[list[str], list[ChannelId]]
     return notes[:-1], tables.reset[:-1]
 
 
-@pytest.mark.parametrize("applied", [at(0), at(1), at(3)])
+@pytest.mark.parametrize("applied", [EMPTY_HISTORY, at(1), at(3)])
 def test_table_that_is_not_ahead_of_its_log_stays(log: SegmentLog, applied: History) -> None:
     """Nothing is told, and the channel is whole."""
     assert shortfall_then(log, Tables(applied=applied)) == ([], [], None)

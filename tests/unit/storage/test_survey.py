@@ -113,6 +113,8 @@ def test_hole_that_another_log_holds_is_refilled() -> None:
     )
     assert (damaged.end, damaged.kept, damaged.shortfall) == ((1, 2), ((5, 9),), (1, 9))
     assert [one.holes for one in others] == [(), ()]
+    one_way = found(stopped("a", orders=holed((1, 4), (9, 9))), stopped("b", orders=part(1, 8)))
+    assert [hole.is_filled for hole in one_way.replicas[0].holes] == [True]
     alone = found(stopped("a", orders=holed((1, 2), (5, 9))), stopped("b", orders=part(1, 9)))
     assert alone.sentence == "a will be refilled by b when it is up"
 
