@@ -10,7 +10,7 @@ from unittest.mock import MagicMock, call
 
 import pytest
 
-from raftstore.config import BatchSettings, ReadSettings
+from raftstore.config import BatchSettings, ReadSettings, RetentionSettings
 from raftstore.engine.batches.service import BatchService, BatchStores
 from raftstore.engine.node_ports import METADATA_NAME
 from raftstore.protocol.batches import (
@@ -41,7 +41,9 @@ class World:
         self.node = MagicMock(name="node")
         self.node.controller.leader_of.return_value = (OTHER, Term(5))
         self.node.log.last_operation.return_value = 41
-        settings: Any = SimpleNamespace(batch=BatchSettings(), read=ReadSettings())
+        settings: Any = SimpleNamespace(
+            batch=BatchSettings(), read=ReadSettings(), retention=RetentionSettings()
+        )
         stores = BatchStores(self.node.log, self.node.tables, self.node.outbox)
         parts = self.node.controller, self.node.reader, self.node.answers
         self.service = BatchService(ME, {}, stores, *parts, settings)
