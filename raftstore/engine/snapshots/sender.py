@@ -27,7 +27,7 @@ from raftstore.protocol.replica_snapshots import (
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term
 
 CHUNKS_ASKED_MAX: Final = 4
-"""Chunks of one receiver that wait to be read; it asks for two at a time."""
+"""Chunks of one receiver that wait to be read or to leave; it asks for two at a time."""
 _SENDING: Final = 0
 """The key of the moment at which the next chunk may leave."""
 
@@ -49,6 +49,8 @@ class Session:
     last: int = -1
     """Number of the last chunk, once it was read."""
     wanted: deque[int] = field(default_factory=deque)
+    under_way: set[int] = field(default_factory=set)
+    """Numbers of chunks that were asked for and have not left."""
     is_reading: bool = False
     is_over: bool = False
 
@@ -171,7 +173,11 @@ class SnapshotSender:
             self._send(sender, SnapshotChunk(request.channel, *number, (), b"", reason=gone))
             return
         self._touch(session, now_ms)
-        if request.number not in session.wanted and len(session.wanted) < CHUNKS_ASKED_MAX:
+        # A receiver repeats what was not answered in time; where chunks leave slowly, copies of
+        # them would pile up in front of what it lacks.
+        under_way = session.under_way
+        if request.number not in under_way and len(under_way) < CHUNKS_ASKED_MAX:
+            under_way.add(request.number)
             session.wanted.append(request.number)
             self._read_next(session)
 
@@ -181,6 +187,7 @@ class SnapshotSender:
         number = session.wanted.popleft()
         if number >= len(session.starts) or 0 <= session.last < number:
             # The one before was never asked for, or the last one was read: no such chunk.
+            session.under_way.discard(number)
             self._read_next(session)
             return
         session.is_reading = True
@@ -230,6 +237,7 @@ class SnapshotSender:
             session, chunk, size = self._leaving.popleft()
             if session.is_over:
                 continue
+            session.under_way.discard(chunk.number)
             self._send(session.to, chunk)
             self.sent_bytes += size
             took_ms = size * 1_000 / self._settings.second_bytes_max

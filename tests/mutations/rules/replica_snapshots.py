@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 WORLDS = "tests/unit/engine/test_replica_snapshots.py::test_"
+SENDER = "tests/unit/engine/test_snapshot_sender.py::test_"
 COPIES = "tests/unit/storage/test_table_copies.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
@@ -139,6 +140,16 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
             "",
         ),
         directed(WORLDS + "snapshot_that_nobody_asks_for_is_closed"),
+    ),
+    mutation(
+        "S12-chunks-repeated",
+        "A receiver that repeats a question fills the sender's memory with copies of one chunk.",
+        Edit(
+            "SnapshotSender.on_ask_chunk",
+            "request.number not in under_way and len(under_way) < CHUNKS_ASKED_MAX",
+            "request.number not in session.wanted and len(session.wanted) < CHUNKS_ASKED_MAX",
+        ),
+        directed(SENDER + "receiver_that_repeats_itself_gets_each_chunk_once"),
     ),
     mutation(
         "S12-snapshot-level",

@@ -1,0 +1,265 @@
+"""Stand-ins for the parts of a node that its replica snapshots work with, each step by hand.
+
+Barriers and steps of copies wait until the test lets them end; a step has two halves, one on the
+thread of copies and one on the node's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from raftstore.config import SnapshotSettings
+from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.errors import CorruptRecordError
+from raftstore.policy.levels import SNAPSHOT_LEVEL
+from raftstore.ports.log import EMPTY_BASE, Base
+from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair
+from raftstore.ports.tables import Barrier
+from raftstore.protocol.message import Message
+from raftstore.types import ChannelId, History, NodeId, Role, Seq, Term, channel_id
+
+CHANNEL, OTHER = channel_id(b"orders-table-id!", 3), channel_id(b"orders-table-id!", 4)
+A, B, C = NodeId("n1@00"), NodeId("n2@00"), NodeId("n3@00")
+FIRST_ID = 700
+SETTINGS = SnapshotSettings(
+    chunk_bytes_max=25,
+    second_bytes_max=1_000_000,
+    serve_max=2,
+    fetch_max=2,
+    session_ms=10_000,
+    request_ms=200,
+    retry_ms=70,
+)
+PAIRS: list[Pair] = [(b"key%d" % number, b"value%d" % number) for number in range(5)]
+"""Ten bytes each: two of them in a chunk, three chunks."""
+
+
+def digest_of(pairs: list[Pair]) -> bytes:
+    """Over all of them."""
+    whole = CopyDigest()
+    whole.add(pairs)
+    return whole.digest()
+
+
+class Snapshot:
+    """One state of a table."""
+
+    def __init__(self, applied: History) -> None:
+        self.applied = applied
+        self.applied_seq = applied.seq
+        self.closed = 0
+        self.pages: list[tuple[bytes | None, int]] = []
+
+    def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
+        """Pairs behind a key."""
+        assert not self.closed, "a closed snapshot was read"
+        self.pages.append((after, bytes_max))
+        left, found, size = [p for p in PAIRS if after is None or p[0] > after], list[Pair](), 0
+        for key, value in left:
+            size += len(key) + len(value)
+            if found and size > bytes_max:
+                break
+            found.append((key, value))
+        return CopyPage(found, more=len(found) < len(left))
+
+    def close(self) -> None:
+        """It is read no more."""
+        self.closed += 1
+
+
+class Copy:
+    """A table that is being built aside."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.pairs: list[Pair] = []
+        self.left_to_verify = 2
+        self.fails_at = ""
+        self.as_read: tuple[bytes, int, History] | None = None
+
+    def _do(self, step: str) -> None:
+        if step == self.fails_at:
+            raise CorruptRecordError(f"the disk failed at {step}")
+        self._bench.did.append(step)
+
+    def write(self, pairs: list[Pair]) -> None:
+        """Take in what comes next."""
+        self._do("write")
+        self.pairs += pairs
+
+    def finish(self) -> None:
+        """Make it durable."""
+        self._do("finish")
+
+    def verify(self, bytes_max: int) -> bool:
+        """Read some of it back."""
+        self._do(f"verify {bytes_max}")
+        self.left_to_verify -= 1
+        return self.left_to_verify == 0
+
+    def found(self) -> tuple[bytes, int, History]:
+        """What was read back."""
+        whole = digest_of(self.pairs), len(self.pairs), History(Term(4), Seq(60))
+        return self.as_read or whole
+
+    def complete(self) -> None:
+        """The switch."""
+        self._do("complete")
+
+    def abandon(self) -> None:
+        """Remove it."""
+        self._do("abandon")
+
+
+class Bench:
+    """A node with two channels that it leads, or follows, and what it says and does."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now_ms = 1_000
+        self.did: list[str] = []
+        """Steps of copies and tables, of the log and of the channel, in order."""
+        self.sent: list[tuple[NodeId, Message]] = []
+        self.events: list[tuple[str, dict[str, object]]] = []
+        self.barriers: list[tuple[ChannelId, Callable[[Barrier, int], None]]] = []
+        self.steps: list[Callable[[], Callable[[int], None]]] = []
+        self.snapshots: list[Snapshot] = []
+        self.copies: list[Copy] = []
+        self.applied = 60
+        self.is_idle = True
+        self.base = EMPTY_BASE
+        self.rebased: list[Base] = []
+        self.last_operation = self.durable_operation = 40
+        self.known = {B, C}
+        self.channels: dict[ChannelId, Any] = {
+            CHANNEL: self.runner(CHANNEL, "orders/3"),
+            OTHER: self.runner(OTHER, "orders/4"),
+        }
+        values = {name: getattr(SETTINGS, name) for name in SETTINGS.__slots__}
+        me: Any = self
+        self.parts = SnapshotParts(
+            log=me.log(),
+            tables=me.tables(),
+            outbox=me.outbox(),
+            channels=self.channels,
+            settings=SnapshotSettings(**{**values, **settings}),
+            tell=self._tell,
+            told_level=self._told_level,
+            reopen=lambda runner: self.did.append(f"reopen {runner.name}"),
+            first_id=FIRST_ID,
+        )
+
+    def runner(self, channel: ChannelId, name: str) -> Any:
+        """A channel that is led here and whole."""
+        return SimpleNamespace(
+            channel=channel,
+            name=name,
+            elector=SimpleNamespace(role=Role.LEADER, leader=B, term=Term(4)),
+            core=SimpleNamespace(
+                leader_is_ready=True,
+                lacks_rows=False,
+                trimmed_to=Seq(0),
+                base=EMPTY_BASE,
+                config=lambda: None,
+                chain_hash_at=lambda history: None,
+            ),
+            feed=SimpleNamespace(is_idle=True),
+            unserved_until=0,
+            stopped_reason=None,
+            pause=lambda: self.did.append(f"pause {name}"),
+            on_broken=lambda reason, now_ms: self.did.append(f"broken: {reason}"),
+        )
+
+    def tables(self) -> SimpleNamespace:
+        """Of ports.TableStore."""
+        return SimpleNamespace(
+            applied_seq=lambda channel: Seq(self.applied),
+            start_barrier=lambda channel, done: self.barriers.append((channel, done)),
+            snapshot=self._snapshot,
+            table_bytes=lambda channel: 4_321,
+            start_copy_step=self.steps.append,
+            begin_copy=self._begin_copy,
+            is_idle=lambda channel: self.is_idle,
+            install=lambda channel, copy: self.did.append(f"install {self.name(channel)}"),
+        )
+
+    def log(self) -> SimpleNamespace:
+        """Of ports.MessageLog."""
+        return SimpleNamespace(
+            base=lambda channel: self.base,
+            last_operation=lambda: self.last_operation,
+            durable_operation=lambda: self.durable_operation,
+            rebase=self._rebase,
+        )
+
+    def outbox(self) -> SimpleNamespace:
+        """What was said."""
+        return SimpleNamespace(send=self._sent)
+
+    def name(self, channel: ChannelId) -> str:
+        """Of the channel."""
+        return str(self.channels[channel].name)
+
+    def _sent(self, to: NodeId, message: Message, *, after_operation: int) -> None:
+        assert after_operation == 0, "a quorum has it: nothing has to be durable here first"
+        self.sent.append((to, message))
+
+    def _told_level(self, level: int) -> tuple[NodeId, ...]:
+        assert level == SNAPSHOT_LEVEL
+        return tuple(self.known)
+
+    def _tell(self, name: str, **fields: object) -> None:
+        self.events.append((name, fields))
+
+    def _snapshot(self, channel: ChannelId) -> Snapshot:
+        self.snapshots.append(Snapshot(History(Term(4), Seq(self.applied))))
+        return self.snapshots[-1]
+
+    def _begin_copy(self, channel: ChannelId) -> Copy:
+        self.copies.append(Copy(self))
+        return self.copies[-1]
+
+    def _rebase(self, channel: ChannelId, base: Base) -> int:
+        self.did.append(f"rebase {self.name(channel)}")
+        self.rebased.append(base)
+        self.last_operation += 1
+        return self.last_operation
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def said(self) -> list[Any]:
+        """Messages since the last call."""
+        said = [message for _, message in self.sent]
+        self.sent.clear()
+        return said
+
+    def told(self) -> list[tuple[str, dict[str, object]]]:
+        """Events since the last call."""
+        told = self.events.copy()
+        self.events.clear()
+        return told
+
+    def done(self) -> list[str]:
+        """Steps since the last call."""
+        did = self.did.copy()
+        self.did.clear()
+        return did
+
+    def barrier(self, base_max: int = 33, applied: int = 60) -> None:
+        """The oldest barrier that waits is taken."""
+        _, done = self.barriers.pop(0)
+        done(Barrier(Seq(applied), Seq(base_max)), self.now_ms)
+
+    def on_thread(self) -> Callable[[int], None]:
+        """The thread's half of the oldest step; what it returns is the node's."""
+        return self.steps.pop(0)()
+
+    def step(self) -> None:
+        """Both halves of the oldest step."""
+        self.on_thread()(self.now_ms)
+
+    def run_steps(self) -> None:
+        """All of them, and those that they lead to."""
+        while self.steps:
+            self.step()
