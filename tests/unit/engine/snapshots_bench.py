@@ -100,7 +100,7 @@ class Copy:
         return self.left_to_verify == 0
 
     def found(self) -> tuple[bytes, int, History]:
-        """What was read back."""
+        """Digest, pairs and position as they were read back."""
         whole = digest_of(self.pairs), len(self.pairs), History(Term(4), Seq(60))
         return self.as_read or whole
 
@@ -194,7 +194,7 @@ class Bench:
         )
 
     def outbox(self) -> SimpleNamespace:
-        """What was said."""
+        """Of the engine: all that is said."""
         return SimpleNamespace(send=self._sent)
 
     def name(self, channel: ChannelId) -> str:

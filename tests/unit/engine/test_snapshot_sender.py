@@ -188,11 +188,6 @@ def follows(runner: Any, bench: Bench) -> None:
     runner.elector.role = Role.FOLLOWER
 
 
-def is_new(runner: Any, bench: Bench) -> None:
-    """Its term has no committed record."""
-    runner.core.leader_is_ready = False
-
-
 def is_cut(runner: Any, bench: Bench) -> None:
     """A crash cut a record that is applied in pieces."""
     runner.unserved_until = 61
@@ -206,7 +201,6 @@ def is_stopped(runner: Any, bench: Bench) -> None:
 CHANGES = [
     (gone, NOT_HERE),
     (follows, NOT_LED),
-    (is_new, NOT_LED),
     (is_cut, NOT_SERVED),
     (is_stopped, NOT_SERVED),
 ]
@@ -256,18 +250,25 @@ def test_table_that_is_no_newer_is_not_offered(have: int, is_served: bool) -> No
         assert not bench.snapshots
 
 
-def test_lowest_base_that_receivers_of_a_channel_may_need_is_told() -> None:
-    """What the log keeps for them; receivers of other channels need none of it."""
+def test_leader_that_has_not_committed_in_its_term_gives_its_table() -> None:
+    """It may be the receiver whose acknowledgement it needs for that."""
+    bench = Sending()
+    bench.channels[CHANNEL].core.leader_is_ready = False
+    assert bench.opened()
+
+
+def test_seq_behind_which_each_receiver_of_a_channel_needs_records_is_told() -> None:
+    """The log keeps them; receivers of other channels need none of it."""
     bench = Sending(serve_max=8)
-    assert bench.sender.pinned(CHANNEL) is None
+    assert bench.sender.pinned(CHANNEL) == {}
     bench.opened(B, OTHER, base_max=10)
-    assert bench.sender.pinned(CHANNEL) is None
+    assert bench.sender.pinned(CHANNEL) == {}
     bench.opened(B, base_max=40)
     bench.opened(C, base_max=30)
-    assert bench.sender.pinned(CHANNEL) == 30
-    assert bench.sender.pinned(OTHER) == 10
+    assert bench.sender.pinned(CHANNEL) == {B: 40, C: 30}
+    assert bench.sender.pinned(OTHER) == {B: 10}
     bench.sender.channel_closed(CHANNEL)
-    assert bench.sender.pinned(CHANNEL) is None
+    assert bench.sender.pinned(CHANNEL) == {}
 
 
 # --- chunks ---------------------------------------------------------------------------------------
