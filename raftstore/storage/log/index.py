@@ -159,7 +159,8 @@ class ChannelIndex:
         """Whether a record of this part, or what is in front of it, ends with ``seq``."""
         if not self.start_seq < seq < self.last_seq:
             return seq in (self.start_seq, self.last_seq)
-        return self.base_seqs[bisect_left(self.base_seqs, seq + 1)] == seq + 1
+        following = bisect_left(self.base_seqs, seq + 1)
+        return following < len(self.base_seqs) and self.base_seqs[following] == seq + 1
 
     def refusal_of(self, base: Base) -> str | None:
         """Why the log must never begin behind this base; None: it may."""

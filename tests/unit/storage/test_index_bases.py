@@ -52,6 +52,16 @@ def two_parts() -> ChannelIndex:
     return log_of(part((1, 3, 1)), part((7, 9, 1)))
 
 
+def test_base_within_the_last_record_is_of_another_log() -> None:
+    """S2.4: a record of one log ends there, and none of this one; that stops the log (S13)."""
+    made = part((1, 1, 1))
+    made.add(Term(1), Seq(2), 3, position=position_of(2, 40), length=2)
+    assert [seq for seq in range(7) if made.ends_record(Seq(seq))] == [0, 1, 4]
+    assert not made.holds(base_at(3))
+    assert made.contradicts(base_at(3))
+    assert made.holds(base_at(4))
+
+
 @pytest.mark.parametrize(
     ("seq", "term", "seqs", "lineage"),
     [
