@@ -216,7 +216,7 @@ def test_only_a_leader_that_serves_the_channel_gives_its_table(change: Any, reas
     assert bench.sent == [(B, refusal(reason))]
     assert not bench.barriers
     bench = Sending(serve_max=1)
-    bench.ask()
+    bench.ask(have=60)  # nothing is newer: that is not the reason told
     change(bench.channels[CHANNEL], bench)
     bench.barrier()
     assert bench.sent == [(B, refusal(reason))]
@@ -316,6 +316,30 @@ def test_repeated_chunks_are_the_same_and_count_once() -> None:
         bench.chunk(number, again)
         bench.go()
         assert bench.said() == [chunks[again]]
+
+
+def test_chunk_that_is_read_again_in_between_changes_nothing_of_the_rest() -> None:
+    """Where the next one begins, and the digest over all of them."""
+    bench = Sending()
+    number = bench.opened()
+    for each in (0, 0, 1, 0, 1, 2):
+        bench.chunk(number, each)
+        bench.go()
+    *_, last = bench.said()
+    assert last.pairs == tuple(PAIRS[4:])
+    assert (last.all_pairs, last.all_digest) == (5, digest_of(PAIRS))
+
+
+def test_table_of_one_chunk_is_told_twice_alike() -> None:
+    """The first chunk is the last one."""
+    bench = Sending(chunk_bytes_max=100)
+    number = bench.opened()
+    for _ in range(2):
+        bench.chunk(number, 0)
+        bench.go()
+        [chunk] = bench.said()
+        assert chunk.pairs == tuple(PAIRS)
+        assert (chunk.is_last, chunk.all_pairs, chunk.all_digest) == (True, 5, digest_of(PAIRS))
 
 
 def test_chunks_are_read_one_at_a_time_in_the_order_asked_for() -> None:
@@ -446,6 +470,28 @@ def test_chunks_leave_at_the_pace_of_the_setting() -> None:
     assert bench.sender.sent_bytes == 60
 
 
+def test_slow_pace_is_exact() -> None:
+    """Twenty bytes at one a second: no less than twenty seconds, and one moment more."""
+    bench = Sending(second_bytes_max=1)
+    number = bench.opened()
+    bench.chunk(number, 0, 1)
+    bench.run_steps()
+    assert bench.sender.sending.next_ms == 21_001
+
+
+def test_chunk_that_is_read_when_the_time_of_the_one_before_is_over_leaves_at_once() -> None:
+    """In that very millisecond."""
+    bench = Sending(second_bytes_max=100)
+    number = bench.opened()
+    bench.chunk(number, 0)
+    bench.run_steps()
+    bench.now_ms = 1_200
+    bench.chunk(number, 1)
+    bench.run_steps()
+    assert bench.numbers() == [0, 1]
+    assert bench.sender.sending.next_ms == NEVER_MS
+
+
 def test_pause_is_no_credit() -> None:
     """After an idle hour no burst leaves; a chunk of a moment that was free leaves at once."""
     bench = Sending(second_bytes_max=100)
@@ -488,6 +534,27 @@ def test_chunks_of_a_receiver_that_is_gone_take_no_time_of_others() -> None:
     bench.timer(1_201)
     assert [(to, m.number) for to, m in bench.sent] == [(C, 0)]
     assert bench.sender.sent_bytes == 40
+
+
+def test_chunks_of_a_receiver_that_is_gone_are_passed_over_in_one_go() -> None:
+    """Before a timer, and when nothing is behind them."""
+    bench = Sending(second_bytes_max=100)
+    number = bench.opened()
+    theirs = bench.opened(C)
+    bench.chunk(number, 0, 1)
+    bench.run_steps()
+    bench.said()
+    bench.ask(B, request_id=6)
+    bench.now_ms = 1_300
+    bench.chunk(theirs, 0, 1, sender=C)
+    bench.step()
+    assert [(to, m.number) for to, m in bench.sent] == [(C, 0)]
+    bench.step()
+    bench.sender.channel_closed(CHANNEL)
+    bench.said()
+    bench.timer(3_000)
+    assert not bench.sent
+    assert bench.sender.sending.next_ms == NEVER_MS
 
 
 # --- bases ----------------------------------------------------------------------------------------
