@@ -18,10 +18,11 @@ from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair
 from raftstore.ports.tables import Barrier
 from raftstore.protocol.message import Message
-from raftstore.types import ChannelId, History, NodeId, Role, Seq, Term, channel_id
+from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term, channel_id
 
 CHANNEL, OTHER = channel_id(b"orders-table-id!", 3), channel_id(b"orders-table-id!", 4)
 A, B, C = NodeId("n1@00"), NodeId("n2@00"), NodeId("n3@00")
+TRIO = ChannelConfig(((A, B, C),))
 FIRST_ID = 700
 SETTINGS = SnapshotSettings(
     chunk_bytes_max=25,
@@ -161,7 +162,7 @@ class Bench:
                 lacks_rows=False,
                 trimmed_to=Seq(0),
                 base=EMPTY_BASE,
-                config=lambda: None,
+                config=lambda: TRIO,
                 chain_hash_at=lambda history: None,
             ),
             feed=SimpleNamespace(is_idle=True),
