@@ -316,6 +316,7 @@ LACKING = Lacking(
 @pytest.mark.parametrize(
     ("trimmed_to", "lacks_rows", "expected"),
     [
+        (2, False, True),
         (31, False, True),
         (41, False, True),
         (42, False, False),

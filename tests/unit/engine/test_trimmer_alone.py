@@ -1,0 +1,625 @@
+"""The trimmer by itself: which channel is due, how far its log is cut, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftstore.core.folds import advance
+from raftstore.engine.deadlines import NEVER_MS
+from raftstore.engine.retention.trimmer import (
+    CHANNELS_PER_LOOK,
+    RECORDS_PER_TURN,
+    TURN_PAUSE_MS,
+)
+from raftstore.ports.log import EMPTY_BASE
+from raftstore.types import ChannelConfig, Seq, channel_id
+from tests.core_bench import record
+from tests.unit.engine.retention_bench import CHANNEL, OTHER, THIRD, B, Bench, C
+
+
+def begun(bench: Bench) -> list[Any]:
+    """Channels whose barrier was asked for and not taken."""
+    return [channel for channel, _ in bench.barriers]
+
+
+def held_by(bench: Bench) -> tuple[str, str, int] | None:
+    """The floor that keeps the channel's log."""
+    found = bench.retention.trimmer.held_by(CHANNEL)
+    return None if found is None else (found.name, found.owner, found.seq)
+
+
+# --- which channel is due -------------------------------------------------------------------------
+
+
+def test_nothing_is_looked_at_unless_logs_are_trimmed_at_all() -> None:
+    """The setting is off by default."""
+    bench = Bench(enabled=False)
+    bench.retention.start(1_000)
+    assert bench.retention.deadlines.next_ms == NEVER_MS
+
+
+def test_logs_are_looked_at_at_intervals() -> None:
+    """From one interval after the start on; what is not due is left alone."""
+    bench = Bench()
+    bench.grow(20)
+    bench.retention.start(1_000)
+    assert bench.retention.deadlines is bench.retention.trimmer.deadlines
+    for moment in (1_050, 1_100, 1_150):
+        assert bench.retention.deadlines.next_ms == moment
+        bench.look()
+    assert not bench.barriers
+    trimmer = bench.retention.trimmer
+    assert (trimmer.trims_total, trimmer.trimmed_seqs_total, trimmer.carried_total) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("records", "cut"), [(20, None), (21, 11), (60, 50)])
+def test_channel_with_too_many_records_keeps_the_newer_half(records: int, cut: int | None) -> None:
+    """Twenty are allowed behind the base, whatever was cut before: then ten stay."""
+    for base in (0, 100):
+        bench = Bench()
+        bench.based(base)
+        bench.grow(base + records)
+        bench.look()
+        if cut is None:
+            assert not bench.barriers
+        else:
+            assert begun(bench) == [CHANNEL]
+            work = bench.retention.trimmer._work
+            assert work is not None
+            assert work.wanted == base + cut
+
+
+def test_channel_with_too_many_bytes_keeps_the_newer_half() -> None:
+    """A thousand are allowed, of ten each."""
+    for records, cut in ((100, None), (101, 51)):
+        bench = Bench(channel_records=10_000)
+        bench.grow(records)
+        bench.look()
+        work = bench.retention.trimmer._work
+        assert (None if work is None else work.wanted) == cut
+
+
+def test_bytes_of_a_channel_are_added_up_as_they_come() -> None:
+    """What was measured is not measured again, until the base or the end moves back."""
+    bench = Bench()
+    kept = bench.retention.trimmer.kept_bytes
+    bench.grow(5)
+    assert kept(bench.mine) == 50
+    bench.grow(9)
+    assert kept(bench.mine) == kept(bench.mine) == 90
+    assert bench.log.asked == [
+        "bytes between 0 and 5",
+        "bytes between 5 and 9",
+        "bytes between 9 and 9",
+    ]
+    bench.based(4)
+    assert kept(bench.mine) == 50
+    bench.grow(7)  # a tail was cut
+    assert kept(bench.mine) == 30
+    bench.grow(8)
+    assert kept(bench.mine) == 40
+    bench.log.asked.clear()
+    bench.retention.channel_closed(bench.mine)
+    assert kept(bench.mine) == 40
+    assert bench.log.asked == ["bytes between 4 and 8"]
+
+
+def recovering(runner: Any) -> None:
+    """It lacks something."""
+    runner.core.is_recovering = True
+
+
+def stopped(runner: Any) -> None:
+    """It contradicts the others."""
+    runner.core.stopped_reason = "a test says so"
+
+
+def with_hole(runner: Any) -> None:
+    """Its log lacks records."""
+    runner.hole = object()
+
+
+def alone(runner: Any) -> None:
+    """It is the only replica."""
+    config = ChannelConfig(((B,),))
+    runner.core.config = lambda: config
+
+
+@pytest.mark.parametrize("change", [recovering, stopped, with_hole, alone])
+def test_channel_that_must_not_be_trimmed_is_passed_over(change: Any) -> None:
+    """S0.3, S13: its log is evidence, or all that there is. The next one is trimmed."""
+    bench = Bench()
+    for runner in (bench.mine, bench.other):
+        bench.grow(40, runner)
+    change(bench.mine)
+    bench.look()
+    assert begun(bench) == [OTHER]
+
+
+@pytest.mark.parametrize("change", [recovering, stopped, with_hole])
+def test_asking_for_logs_of_single_replicas_asks_for_no_evidence(change: Any) -> None:
+    """The setting is for channels with one replica."""
+    bench = Bench(single_replica=True)
+    bench.grow(40)
+    change(bench.mine)
+    bench.look()
+    assert not bench.barriers
+    bench = Bench(single_replica=True)
+    alone(bench.mine)
+    bench.grow(40)
+    bench.look()
+    assert begun(bench) == [CHANNEL]
+
+
+def test_channel_is_never_wanted_above_what_it_has_applied() -> None:
+    """S6.5: by its records, and by what its log has in old segments."""
+    bench = Bench()
+    bench.grow(40)
+    bench.applied[CHANNEL] = 17
+    bench.look()
+    work = bench.retention.trimmer._work
+    assert work is not None
+    assert work.wanted == 17
+    bench = too_long()
+    bench.applied[CHANNEL] = 4
+    bench.look()
+    work = bench.retention.trimmer._work
+    assert work is not None
+    assert work.wanted == 4
+
+
+def test_old_records_go_whatever_their_number() -> None:
+    """Record n is of n tens of milliseconds; those of the very bound stay."""
+    bench = Bench(age_ms=300)
+    bench.grow(15)
+    bench.wall_ms = 300 + 10
+    bench.look()
+    assert not bench.barriers
+    assert "heads behind 0 up to 15, 1" in bench.log.asked
+    bench.wall_ms = 300 + 11
+    bench.trim()
+    assert bench.trims == [("orders/3", 1)]
+    bench.wall_ms = 300 + 70
+    bench.trim()
+    assert bench.trims[1:] == [("orders/3", 6)]
+    bench.wall_ms = 999_999
+    bench.applied[CHANNEL] = 12
+    bench.trim()
+    assert bench.trims[2:] == [("orders/3", 12)]
+
+
+def test_channel_without_records_has_no_old_ones() -> None:
+    """Nor one whose log is cut as far as it has applied."""
+    bench = Bench(age_ms=300)
+    bench.wall_ms = 999_999
+    bench.look()
+    bench.look()
+    assert not bench.barriers
+
+
+def test_records_that_are_too_many_go_whatever_their_age() -> None:
+    """The bound in records is no bound in time."""
+    bench = Bench(age_ms=300)
+    bench.wall_ms = 310
+    bench.grow(40)
+    bench.trim()
+    assert bench.trims == [("orders/3", 30)]
+
+
+# --- the log as a whole ---------------------------------------------------------------------------
+
+
+def too_long(**settings: Any) -> Bench:
+    """A log of sixteen segments instead of ten, whose oldest one a channel keeps for its records
+    up to seq 8; it has others in the next ones."""
+    bench = Bench(**settings)
+    bench.log.size = 1_600
+    bench.grow(15)
+    bench.log.needs_from = {CHANNEL: 7, OTHER: 8}
+    bench.log.ends = {CHANNEL: {7: 8, 17: 10, 18: 11, 19: 12}}
+    return bench
+
+
+def wanted(bench: Bench) -> int | None:
+    """How far the channel is to be cut."""
+    bench.look()
+    work = bench.retention.trimmer._work
+    return None if work is None else int(work.wanted)
+
+
+def test_channel_that_keeps_the_older_half_of_a_long_log_is_cut_behind_it() -> None:
+    """1600 bytes are to be 500: the channel is cut where it ends in segment 18, the eleventh behind
+    the oldest."""
+    assert wanted(too_long()) == 11
+
+
+def test_log_is_too_long_above_its_bound() -> None:
+    """At the bound it is as long as it may be."""
+    assert wanted(too_long(log_bytes=1_600)) is None
+    assert wanted(too_long(log_bytes=1_599)) == 8
+
+
+def test_channel_that_keeps_a_younger_segment_is_left_alone() -> None:
+    """What it gave would free nothing while another keeps the oldest."""
+    bench = too_long()
+    bench.log.needs_from = {CHANNEL: 8, OTHER: 7}
+    assert wanted(bench) is None
+
+
+def test_channel_that_has_nothing_to_give_in_old_segments_is_trimmed_as_usual() -> None:
+    """By its own bounds."""
+    bench = too_long()
+    bench.based(11)
+    assert wanted(bench) is None
+    bench.grow(11 + 21)
+    assert wanted(bench) == 22
+
+
+def test_log_is_allowed_to_be_four_times_as_long_as_the_bases_in_it() -> None:
+    """Else writing them anew would cost more than it frees."""
+    bench = too_long()
+    bench.based(0, folds=b"f" * 200)
+    bench.based(0, bench.other, folds=b"f" * 200)
+    assert wanted(bench) is None
+    bench.log.size = 1_601
+    bench.log.ends[CHANNEL] = {7: 8, 15: 9, 16: 10}
+    assert wanted(bench) == 9, "to half of 1600"
+
+
+def test_segments_that_no_channel_needs_go() -> None:
+    """Before anything else is looked for; and only if there is one."""
+    bench = Bench()
+    bench.look()
+    assert bench.log.begun == []
+    assert not bench.told()
+    bench.log.oldest = 9
+    bench.look()
+    assert bench.log.begun == [9]
+    assert bench.told() == [("log_floor_moved", {"was": 7, "segment": 9, "log_bytes": 400})]
+    bench.look()
+    assert bench.log.begun == [9]
+
+
+def carrying() -> Bench:
+    """A long log whose oldest segment an idle channel keeps for its base alone."""
+    bench = too_long()
+    bench.based(8)
+    bench.log.ends = {CHANNEL: {7: 8}}
+    return bench
+
+
+def test_base_that_alone_keeps_the_oldest_segment_is_written_anew() -> None:
+    """At the log's end; in each look that finds it so."""
+    bench = carrying()
+    bench.look()
+    assert bench.log.rebased == [(CHANNEL, bench.mine.core.base)]
+    assert bench.retention.trimmer.carried_total == 1
+    bench.look()
+    assert bench.retention.trimmer.carried_total == 2
+
+
+@pytest.mark.parametrize("why", ["short", "no base", "hole", "younger", "records", "no segment"])
+def test_base_is_not_written_anew_for_nothing(why: str) -> None:
+    """The log is short enough, there is none, or something else keeps the segment."""
+    bench = carrying()
+    if why == "short":
+        bench.log.size = 1_000
+    elif why == "no base":
+        bench.based(0)
+        bench.log.ends = {CHANNEL: {}}
+    elif why == "hole":
+        with_hole(bench.mine)
+    elif why == "younger":
+        bench.log.needs_from[CHANNEL] = 8
+    elif why == "records":
+        bench.log.ends[CHANNEL][7] = 9
+    else:
+        bench.log.needs_from.clear()
+    bench.look()
+    assert not bench.log.rebased
+    assert bench.retention.trimmer.carried_total == 0
+
+
+# --- floors ---------------------------------------------------------------------------------------
+
+
+def test_floor_below_the_cut_holds_it_and_is_told() -> None:
+    """The rest goes; without it nothing holds."""
+    bench = Bench()
+    bench.grow(40)
+    bench.heard(B, 12)
+    assert wanted(bench) == 12
+    assert held_by(bench) == ("slow_replica", "n2", 12)
+    bench = Bench()
+    bench.grow(40)
+    assert wanted(bench) == 30
+    assert held_by(bench) is None
+
+
+def test_floor_at_the_base_leaves_nothing_to_cut() -> None:
+    """The next channel is looked at; when the floor is gone, it is told no more."""
+    bench = Bench()
+    for runner in (bench.mine, bench.other):
+        bench.grow(40, runner)
+    bench.heard(B, 0, CHANNEL)
+    bench.look()
+    assert begun(bench) == [OTHER]
+    assert held_by(bench) == ("slow_replica", "n2", 0)
+    bench.retention.channel_closed(bench.other)
+    bench.heard(B, 40, CHANNEL)
+    bench.look()
+    assert begun(bench) == [OTHER, CHANNEL]
+    assert held_by(bench) is None
+
+
+@pytest.mark.parametrize(
+    ("base_max", "applied", "name"), [(12, 12, "applied"), (12, 13, "open_attempts")]
+)
+def test_base_stays_at_or_below_the_barrier(base_max: int, applied: int, name: str) -> None:
+    """S6.5: records applied behind it, and staged rows, are in the log alone."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    bench.barrier(base_max, applied)
+    assert held_by(bench) == (name, "", 12)
+    floor = bench.retention.floors_of(bench.mine, bench.now_ms)[0]
+    assert (floor.name, floor.seq, floor.bytes_max) == (name, 12, None)
+    bench.look()
+    assert bench.trims == [("orders/3", 12)]
+
+
+def test_barrier_at_the_cut_holds_nothing() -> None:
+    """All that was wanted goes."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    bench.barrier(30)
+    assert held_by(bench) is None
+    bench.look()
+    assert bench.trims == [("orders/3", 30)]
+
+
+def test_barrier_at_the_base_leaves_nothing_to_cut() -> None:
+    """The next look begins with another channel."""
+    bench = Bench()
+    bench.based(10)
+    bench.grow(50)
+    bench.grow(50, bench.other)
+    bench.look()
+    due_ms = bench.retention.deadlines.next_ms
+    bench.barrier(10)
+    assert bench.retention.deadlines.next_ms == due_ms
+    assert not bench.trims
+    bench.look()
+    assert begun(bench) == [OTHER]
+
+
+def test_floors_are_listed_the_lowest_first_with_that_of_the_table() -> None:
+    """A floor that others have is listed once, by them."""
+    bench = Bench()
+    bench.grow(40)
+    bench.heard(B, 20)
+    bench.look()
+    listed = bench.retention.floors_of(bench.mine, bench.now_ms)
+    assert [(one.name, one.seq) for one in listed] == [("slow_replica", 20), ("slow_replica", 999)]
+    bench.barrier(12)
+    listed = bench.retention.floors_of(bench.mine, bench.now_ms)
+    assert [(one.name, one.seq) for one in listed] == [
+        ("applied", 12),
+        ("slow_replica", 20),
+        ("slow_replica", 999),
+    ]
+
+
+def test_reader_that_comes_meanwhile_keeps_what_it_needs() -> None:
+    """The floors are asked again before the cut: nothing goes this time."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    bench.barrier(40)
+    bench.readers.asked(CHANNEL, 72, Seq(29), bench.now_ms)
+    bench.look()
+    assert not bench.trims
+    assert held_by(bench) == ("reader_of_changes", "client 72", 29)
+    assert bench.retention.trimmer.trims_total == 0
+    bench.trim()
+    assert bench.trims == [("orders/3", 29)]
+
+
+def test_reader_that_needs_only_what_stays_changes_nothing() -> None:
+    """It comes at the cut."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    bench.barrier(40)
+    bench.readers.asked(CHANNEL, 72, Seq(30), bench.now_ms)
+    bench.look()
+    assert bench.trims == [("orders/3", 30)]
+
+
+# --- one channel ----------------------------------------------------------------------------------
+
+
+def test_barrier_comes_before_the_base_and_the_base_before_the_cut() -> None:
+    """S6.4, S6.7: the base is made of the one before and the records behind that."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    assert begun(bench) == [CHANNEL]
+    bench.look()
+    bench.look()
+    assert begun(bench) == [CHANNEL], "one at a time, for as long as it takes"
+    assert not bench.trims
+    bench.log.asked.clear()
+    bench.barrier(40)
+    assert not bench.log.asked
+    assert bench.retention.deadlines.next_ms == bench.now_ms
+    bench.look()
+    assert bench.log.asked[0] == f"heads behind 0 up to 30, {RECORDS_PER_TURN}"
+    expected = advance(EMPTY_BASE, [record(seq) for seq in range(1, 31)])
+    assert bench.mine.core.base == expected
+    assert bench.told() == [("log_trimmed", {"channel": "orders/3", "base_seq": 30, "bytes": 300})]
+    trimmer = bench.retention.trimmer
+    assert (trimmer.trims_total, trimmer.trimmed_seqs_total) == (1, 30)
+    assert bench.retention.deadlines.next_ms == bench.now_ms + TURN_PAUSE_MS
+    bench.grow(70)
+    bench.trim()
+    assert bench.trims[1:] == [("orders/3", 60)]
+    assert (trimmer.trims_total, trimmer.trimmed_seqs_total) == (2, 60)
+    assert bench.mine.core.base == advance(expected, [record(seq) for seq in range(31, 61)])
+
+
+def test_long_log_is_taken_in_a_little_in_each_turn() -> None:
+    """With a pause between two turns, in which the node does other things."""
+    bench = Bench()
+    more = 2 * RECORDS_PER_TURN
+    bench.heard(B, 9_999)
+    bench.heard(C, 9_999)
+    bench.grow(more + 10)
+    bench.look()
+    bench.barrier(9_999)
+    for _ in range(2):
+        bench.look()
+        assert not bench.trims
+        assert bench.retention.deadlines.next_ms == bench.now_ms + TURN_PAUSE_MS
+    bench.look()
+    assert bench.trims == [("orders/3", more)]
+
+
+def test_channel_that_refuses_to_be_trimmed_does_not_count() -> None:
+    """The replica checks the base, and may keep its log."""
+    bench = Bench()
+    bench.trim_works = False
+    bench.grow(40)
+    bench.trim()
+    assert bench.trims == [("orders/3", 30)]
+    assert not bench.told()
+    assert bench.retention.trimmer.trims_total == 0
+    assert bench.retention.trimmer.trimmed_seqs_total == 0
+
+
+def closed(bench: Bench) -> None:
+    """It is closed, and opened anew."""
+    bench.retention.channel_closed(bench.mine)
+    bench.add(CHANNEL, "orders/3")
+
+
+def replaced(bench: Bench) -> None:
+    """It is opened anew, which was not told."""
+    bench.add(CHANNEL, "orders/3")
+
+
+def dropped(bench: Bench) -> None:
+    """Its table is gone."""
+    del bench.channels[CHANNEL]
+
+
+def rebased(bench: Bench) -> None:
+    """It took another replica's base."""
+    bench.based(5)
+
+
+@pytest.mark.parametrize("change", [closed, replaced, dropped, rebased])
+@pytest.mark.parametrize("when", ["barrier", "turn"])
+def test_work_on_what_is_another_now_is_dropped(change: Any, when: str) -> None:
+    """Its barrier and its records are of another life of the channel; the next one is begun."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    if when == "barrier":
+        change(bench)
+        bench.barrier(12)
+    else:
+        bench.barrier(40)
+        change(bench)
+        bench.log.asked.clear()
+        bench.look()
+        assert not bench.log.asked or change is closed
+    assert not bench.trims
+    assert held_by(bench) is None
+    bench.grow(40, bench.other)
+    for channel in (CHANNEL, THIRD):
+        bench.channels.pop(channel, None)
+    bench.look()
+    assert begun(bench) == [OTHER]
+
+
+def test_closing_another_channel_does_not_disturb_the_work() -> None:
+    """Nor what is known of it."""
+    bench = Bench()
+    bench.grow(40)
+    bench.heard(B, 12)
+    bench.look()
+    bench.retention.channel_closed(bench.other)
+    assert held_by(bench) == ("slow_replica", "n2", 12)
+    bench.barrier(40)
+    bench.look()
+    assert bench.trims == [("orders/3", 12)]
+    bench.retention.channel_closed(bench.mine)
+    assert held_by(bench) is None
+    bench.retention.channel_closed(bench.mine)
+
+
+def test_late_barrier_does_not_disturb_the_work_of_another_channel() -> None:
+    """The channel was closed, and the next one begun."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    bench.retention.channel_closed(bench.mine)
+    del bench.channels[CHANNEL]
+    bench.grow(40, bench.other)
+    bench.look()
+    assert begun(bench) == [CHANNEL, OTHER]
+    bench.barrier(40)
+    bench.barrier(40)
+    bench.look()
+    assert bench.trims == [("orders/4", 30)]
+
+
+def test_channels_take_turns() -> None:
+    """The next look begins behind the channel that was trimmed last."""
+    bench = Bench()
+    third = bench.add(THIRD, "orders/5")
+    for runner in (bench.mine, bench.other, third):
+        bench.grow(40, runner)
+    for last_seq in (40, 80):
+        for _ in range(3):
+            bench.trim()
+        for runner in (bench.mine, bench.other, third):
+            bench.grow(last_seq + 40, runner)
+    assert [name for name, _ in bench.trims] == ["orders/3", "orders/4", "orders/5"] * 2
+
+
+def test_node_with_many_channels_looks_at_some_of_them_at_a_time() -> None:
+    """The next look goes on where the last one ended, and begins anew at the end."""
+    bench = Bench()
+    count = CHANNELS_PER_LOOK + 3
+    for number in range(count - 2):
+        channel = channel_id(b"many-channels-id", number)
+        bench.add(channel, f"many/{number}")
+        for node in (B, C):
+            bench.heard(node, 999, channel)
+    runners = list(bench.channels.values())
+    bench.grow(40, runners[CHANNELS_PER_LOOK + 1])
+    bench.look()
+    assert not bench.barriers
+    bench.look()
+    assert begun(bench) == [runners[CHANNELS_PER_LOOK + 1].channel]
+    bench.barrier(0)
+    bench.grow(40, runners[1])
+    bench.grow(0, runners[CHANNELS_PER_LOOK + 1])
+    bench.look()
+    assert begun(bench) == [runners[1].channel], "it goes round"
+    bench.barrier(0)
+    bench.grow(0, runners[1])
+    bench.grow(40, runners[CHANNELS_PER_LOOK - 1])
+    bench.look()
+    assert begun(bench) == [runners[CHANNELS_PER_LOOK - 1].channel]
+    bench.barrier(0)
+    for runner in runners[3:]:
+        del bench.channels[runner.channel]
+    bench.grow(40, runners[2])
+    bench.look()
+    assert begun(bench) == [runners[2].channel], "there are fewer now"
