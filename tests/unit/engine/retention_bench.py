@@ -99,7 +99,7 @@ class Extent:
         """Ten for each record."""
         self._log.asked.append(f"bytes between {after} and {to_seq}")
         assert after >= self._core.base.seq, "those are gone"
-        return RECORD_BYTES * (to_seq - after)
+        return RECORD_BYTES * max(0, to_seq - after)
 
     def seq_keeping(self, *, bytes_max: int, records_max: int) -> Seq:
         """Where so much is behind."""
@@ -226,12 +226,14 @@ class Bench:
             self.retention.start(self.now_ms)
         self.now_ms = deadlines.next_ms
         self.retention.on_timer(self.now_ms)
+        assert len(deadlines) == 1, "one moment at a time"
 
     def barrier(self, base_max: int, applied: int | None = None) -> None:
         """The oldest barrier is taken."""
         _, done = self.barriers.pop(0)
         applied = base_max if applied is None else applied
         done(Barrier(Seq(applied), Seq(base_max)), self.now_ms)
+        assert len(self.retention.deadlines) == 1, "one moment at a time"
 
     def trim(self, base_max: int = 999) -> None:
         """A whole trimming: look, barrier, and turns until it is over."""

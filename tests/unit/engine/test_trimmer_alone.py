@@ -138,6 +138,16 @@ def test_channel_that_must_not_be_trimmed_is_passed_over(change: Any) -> None:
     assert begun(bench) == [OTHER]
 
 
+def test_log_of_two_replicas_is_trimmed() -> None:
+    """One can be mended by the other."""
+    bench = Bench()
+    config = ChannelConfig(((B, C),))
+    bench.mine.core.config = lambda: config
+    bench.grow(40)
+    bench.look()
+    assert begun(bench) == [CHANNEL]
+
+
 @pytest.mark.parametrize("change", [recovering, stopped, with_hole])
 def test_asking_for_logs_of_single_replicas_asks_for_no_evidence(change: Any) -> None:
     """The setting is for channels with one replica."""
@@ -338,6 +348,34 @@ def test_floor_below_the_cut_holds_it_and_is_told() -> None:
     assert held_by(bench) is None
 
 
+def test_floor_that_held_a_channel_is_told_until_it_is_due_again() -> None:
+    """Eighteen records are left: that is no reason to look at floors again."""
+    bench = Bench()
+    bench.grow(30)
+    bench.heard(B, 12)
+    bench.trim()
+    assert bench.trims == [("orders/3", 12)]
+    bench.look()
+    assert held_by(bench) == ("slow_replica", "n2", 12)
+    bench = Bench(channel_records=10_000, channel_bytes=10_000_000)
+    bench.heard(B, 12)
+    bench.grow(30)
+    bench.look()
+    assert held_by(bench) is None
+
+
+def test_floor_within_a_record_leaves_nothing_to_cut() -> None:
+    """A reader may stand in the middle of one: no record ends up to there."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    bench.barrier(40)
+    bench.log.heads = lambda *_, **__: []  # type: ignore[method-assign]
+    bench.look()
+    assert not bench.trims
+    assert not bench.told()
+
+
 def test_floor_at_the_base_leaves_nothing_to_cut() -> None:
     """The next channel is looked at; when the floor is gone, it is told no more."""
     bench = Bench()
@@ -404,6 +442,7 @@ def test_floors_are_listed_the_lowest_first_with_that_of_the_table() -> None:
     bench.look()
     listed = bench.retention.floors_of(bench.mine, bench.now_ms)
     assert [(one.name, one.seq) for one in listed] == [("slow_replica", 20), ("slow_replica", 999)]
+    assert len(bench.retention.floors_of(bench.other, bench.now_ms)) == 2
     bench.barrier(12)
     listed = bench.retention.floors_of(bench.mine, bench.now_ms)
     assert [(one.name, one.seq) for one in listed] == [
@@ -474,6 +513,7 @@ def test_barrier_comes_before_the_base_and_the_base_before_the_cut() -> None:
 def test_long_log_is_taken_in_a_little_in_each_turn() -> None:
     """With a pause between two turns, in which the node does other things."""
     bench = Bench()
+    bench.now_ms = 10
     more = 2 * RECORDS_PER_TURN
     bench.heard(B, 9_999)
     bench.heard(C, 9_999)
@@ -568,11 +608,12 @@ def test_late_barrier_does_not_disturb_the_work_of_another_channel() -> None:
     bench.grow(40)
     bench.look()
     bench.retention.channel_closed(bench.mine)
-    del bench.channels[CHANNEL]
+    bench.grow(0)
     bench.grow(40, bench.other)
     bench.look()
     assert begun(bench) == [CHANNEL, OTHER]
-    bench.barrier(40)
+    bench.barrier(12)
+    assert held_by(bench) is None
     bench.barrier(40)
     bench.look()
     assert bench.trims == [("orders/4", 30)]
@@ -592,6 +633,20 @@ def test_channels_take_turns() -> None:
     assert [name for name, _ in bench.trims] == ["orders/3", "orders/4", "orders/5"] * 2
 
 
+def test_first_channel_is_looked_at_first_when_nothing_was_due() -> None:
+    """All of them were looked at; then the turns begin."""
+    bench = Bench()
+    third = bench.add(THIRD, "orders/5")
+    bench.look()
+    bench.look()
+    for runner in (bench.mine, bench.other, third):
+        bench.grow(40, runner)
+    bench.trim()
+    bench.grow(80)
+    bench.trim()
+    assert bench.trims == [("orders/3", 30), ("orders/4", 30)]
+
+
 def test_node_with_many_channels_looks_at_some_of_them_at_a_time() -> None:
     """The next look goes on where the last one ended, and begins anew at the end."""
     bench = Bench()
@@ -605,9 +660,11 @@ def test_node_with_many_channels_looks_at_some_of_them_at_a_time() -> None:
     bench.grow(40, runners[CHANNELS_PER_LOOK + 1])
     bench.look()
     assert not bench.barriers
+    bench.grow(40, runners[5])
     bench.look()
     assert begun(bench) == [runners[CHANNELS_PER_LOOK + 1].channel]
     bench.barrier(0)
+    bench.grow(0, runners[5])
     bench.grow(40, runners[1])
     bench.grow(0, runners[CHANNELS_PER_LOOK + 1])
     bench.look()
