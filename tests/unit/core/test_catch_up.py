@@ -192,6 +192,22 @@ def test_record_that_is_not_what_its_digest_says_is_not_taken() -> None:
     assert asked(bench).from_seq == 2
 
 
+def test_nothing_is_taken_from_behind_a_record_that_is_no_good() -> None:
+    """S12: not even a whole one in its place; the leader is asked again from there."""
+    good = record(2, term=2)
+    unlike = Record(
+        good.term, good.base_seq, 1, good.guid, 20, digest_of(b"other"), good.kind, good.payload
+    )
+    for bad in (unlike, record(2, term=3), record(3, term=2)):
+        bench = behind(record(1))
+        bench.sync(bad, good, request_id=1, from_seq=2, prev_term=1, term=2)
+        assert bench.replica.last_seq == 1
+        assert asked(bench).from_seq == 2
+    bench = behind(record(1), record(2))
+    bench.sync(record(2, rows=3), record(2), request_id=1, from_seq=2, prev_term=1, term=2)
+    assert bench.replica.verified_seq == 1
+
+
 def test_answer_to_another_question_is_no_answer_even_with_the_same_id() -> None:
     """S12: a batch queued before the peer's restart, when its log was longer, halts no replica."""
     bench = behind(record(1))

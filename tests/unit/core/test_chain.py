@@ -44,6 +44,16 @@ def test_chain_after_truncation_goes_on_as_if_never_longer() -> None:
     assert chain.at(3) is None
 
 
+def test_committed_hashes_go_when_there_are_more_than_twice_as_many() -> None:
+    """The newest ones stay; hashes that are not committed do not count."""
+    chain = chain_of([record(seq) for seq in range(1, 9)], committed_max=4)
+    for commit_seq in (5, 7):
+        chain.commit(Seq(commit_seq))
+        assert len(chain) == 9
+    chain.commit(Seq(8))
+    assert [seq for seq in range(9) if chain.at(seq) is not None] == [5, 6, 7, 8]
+
+
 def test_chain_keeps_a_bounded_window_below_the_commit_seq() -> None:
     """Committed hashes are bounded; uncommitted ones are all kept."""
     chain = ChainHashes(4)

@@ -22,6 +22,15 @@ def test_match_is_a_maximum_so_late_acks_change_nothing() -> None:
     assert progress.view() == (5, 0, 3, True)
 
 
+def test_applied_and_commit_positions_are_maxima_too() -> None:
+    """S3.4: a late ack takes nothing back; what is applied there may be trimmed here."""
+    progress = Progress()
+    for applied, commit, expected in ((3, 4, (3, 4)), (2, 6, (3, 6)), (5, 5, (5, 6))):
+        late = StoreAck(CHANNEL, Term(1), Seq(9), Seq(applied), Seq(commit))
+        progress.on_ack(late, last_seq=Seq(9), now_ms=1)
+        assert (progress.applied_seq, progress.commit_seq) == expected
+
+
 def test_match_never_exceeds_the_leaders_log() -> None:
     """S3.4: nobody can have verified what this leader does not have."""
     progress = Progress()

@@ -381,8 +381,9 @@ def test_waiting_retries_are_bounded_and_stay_in_doubt() -> None:
     """A flood of retries of one write does not grow without bound; they are UNKNOWN."""
     bench = leading(ReplicationSettings(uncommitted_records_max=1))
     for client in range(2):
-        bench.publish(1, client=client)
+        assert bench.replies(bench.publish(1, client=client)) == []
     assert only_answer(bench, bench.publish(1, client=9)).code == "quorum_timeout"
+    assert [client for client, _ in bench.replies(commit(bench))] == [0, 1], "9 does not wait"
 
 
 def test_conditional_write_is_answered_with_its_applied_outcome(bench: Bench) -> None:
@@ -457,6 +458,24 @@ def test_memory_of_refused_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     commit(bench)
     for counter in (2, 3):
         assert only_answer(bench, bench.publish(counter)).code == "unavailable"
+
+
+def test_refused_messages_are_forgotten_when_their_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S5.6: no copy is under way any more; those that were refused later stay."""
+    monkeypatch.setattr(sequencer, "REFUSED_MAX", 2)
+    bench = leading(ReplicationSettings(uncommitted_records_max=1, refused_keep_ms=1_000))
+    start_ms = bench.now_ms
+    bench.publish(1)
+    assert only_answer(bench, bench.publish(2)).code == "overloaded"
+    bench.now_ms = start_ms + 10
+    assert only_answer(bench, bench.publish(3)).code == "overloaded"
+    bench.now_ms = start_ms + 999
+    assert only_answer(bench, bench.publish(4)).code == "in_doubt"
+    bench.now_ms = start_ms + 1_000
+    assert only_answer(bench, bench.publish(4)).code == "overloaded"
+    assert only_answer(bench, bench.publish(5)).code == "in_doubt"
 
 
 def test_refused_write_is_forgotten_when_its_retry_is_accepted(

@@ -89,6 +89,7 @@ def test_s6_5_nothing_goes_that_is_not_committed_durable_and_applied_here(
     assert trim(bench, base_at(seq, [*LOG, record(9)])) == []
     [halt] = bench.of(Halt)
     assert f"begin behind seq {seq}" in halt.reason
+    assert bench.replica.base == EMPTY_BASE
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,7 @@ def test_s13_base_of_another_log_stops_the_node(base: Base) -> None:
     bench = replica()
     assert trim(bench, base) == []
     assert bench.of(Halt)
+    assert bench.replica.base == EMPTY_BASE
 
 
 def test_replica_that_is_damaged_or_stopped_keeps_its_log() -> None:
@@ -181,6 +183,23 @@ def test_follower_that_was_verified_below_a_base_that_moved_asks_anew() -> None:
     assert bench.replica.history() == (2, 9)
     assert bench.replica.verified_seq == 9
     assert not bench.of(Halt, bench.all_effects)
+
+
+def test_s6_6_trimmed_leader_is_asked_again_in_a_while() -> None:
+    """The pause begins with its answer; a snapshot is asked for once for each base it has."""
+    bench = replica()
+    bench.follow(N2, 2)
+    request = asked(bench)
+    fields: dict[str, Any] = {"from_seq": 9, "prev_term": 1, "term": 2, "last_seq": 90}
+    for first_seq, needed in ((20, 1), (20, 0), (30, 1)):
+        bench.now_ms += 700
+        bench.sync(request_id=request.request_id, first_seq=first_seq, **fields)
+        assert len(bench.of(ReplicaSnapshotNeeded)) == needed
+        assert not bench.sent(MsgSyncRequest)
+        assert bench.replica.next_deadline_ms() == bench.now_ms + 1_000
+        assert bench.replica.trimmed_to == first_seq
+    bench.wait(1_000)
+    assert asked(bench) == request
 
 
 def test_records_that_are_gathered_are_in_the_log_before_it_begins_anew() -> None:
