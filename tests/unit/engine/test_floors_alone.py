@@ -165,7 +165,7 @@ def test_floor_is_given_up_beyond_its_bytes_once_and_with_its_owner() -> None:
 
 
 def test_floor_that_came_nearer_counts_again() -> None:
-    """And is told again when it is given up again."""
+    """When it is given up again, that is told again."""
     bench = Bench()
     bench.heard(B, 10)
     bench.grow(51)

@@ -106,7 +106,7 @@ def test_both_sides_have_their_timers() -> None:
 
 
 def test_moment_at_which_a_chunk_may_leave_is_one_of_the_nodes() -> None:
-    """Else it would wait for something else to happen."""
+    """The chunk waits for nothing else to happen."""
     bench = Both()
     number = bench.serves()
     for each in (0, 1):
@@ -119,7 +119,7 @@ def test_moment_at_which_a_chunk_may_leave_is_one_of_the_nodes() -> None:
 
 
 def test_closed_channel_is_closed_on_both_sides() -> None:
-    """What it serves, and what it takes."""
+    """Snapshots that it serves, and the one that it takes."""
     bench = Both()
     bench.serves()
     bench.needs()

@@ -82,7 +82,7 @@ def test_channel_with_too_many_bytes_keeps_the_newer_half() -> None:
 
 
 def test_bytes_of_a_channel_are_added_up_as_they_come() -> None:
-    """What was measured is not measured again, until the base or the end moves back."""
+    """Bytes that were measured are not measured again, until the base or the end moves back."""
     bench = Bench()
     kept = bench.retention.trimmer.kept_bytes
     bench.grow(5)
@@ -201,7 +201,7 @@ def test_old_records_go_whatever_their_number() -> None:
 
 
 def test_channel_without_records_has_no_old_ones() -> None:
-    """Nor one whose log is cut as far as it has applied."""
+    """One whose log is cut as far as it has applied has none, too."""
     bench = Bench(age_ms=300)
     bench.wall_ms = 999_999
     bench.look()
@@ -252,7 +252,7 @@ def test_log_is_too_long_above_its_bound() -> None:
 
 
 def test_channel_that_keeps_a_younger_segment_is_left_alone() -> None:
-    """What it gave would free nothing while another keeps the oldest."""
+    """Its records would free nothing while another keeps the oldest."""
     bench = too_long()
     bench.log.needs_from = {CHANNEL: 8, OTHER: 7}
     assert wanted(bench) is None
@@ -268,7 +268,7 @@ def test_channel_that_has_nothing_to_give_in_old_segments_is_trimmed_as_usual() 
 
 
 def test_log_is_allowed_to_be_four_times_as_long_as_the_bases_in_it() -> None:
-    """Else writing them anew would cost more than it frees."""
+    """Writing them anew would cost more than it frees."""
     bench = too_long()
     bench.based(0, folds=b"f" * 200)
     bench.based(0, bench.other, folds=b"f" * 200)
@@ -587,7 +587,7 @@ def test_work_on_what_is_another_now_is_dropped(change: Any, when: str) -> None:
 
 
 def test_closing_another_channel_does_not_disturb_the_work() -> None:
-    """Nor what is known of it."""
+    """The floor that is known of the channel stays, too."""
     bench = Bench()
     bench.grow(40)
     bench.heard(B, 12)

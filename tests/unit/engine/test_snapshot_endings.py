@@ -1,0 +1,259 @@
+"""The receiving side by itself: a change of leader or a close at each stage, bases, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from raftstore.engine.deadlines import NEVER_MS
+from raftstore.types import History, Seq
+from tests.unit.engine.receiver_bench import (
+    BASE,
+    RETRY_MS,
+    Receiving,
+)
+from tests.unit.engine.snapshots_bench import (
+    CHANNEL,
+)
+
+# --- another leader, or no channel ----------------------------------------------------------------
+
+Reach = Callable[[Receiving], Any]
+STAGES: list[tuple[Reach, str]] = [
+    (Receiving.looking, "looking"),
+    (Receiving.asking, "asking for an offer"),
+    (Receiving.asking_base, "asking for an offer"),
+    (Receiving.copying, "copying"),
+    (Receiving.written, "reading back"),
+]
+
+
+@pytest.mark.parametrize(("reach", "stage"), STAGES)
+def test_change_of_leader_ends_what_was_begun(reach: Reach, stage: str) -> None:
+    """S6.2: late steps, barriers and answers lead to nothing; it is begun anew."""
+    bench = Receiving()
+    reach(bench)
+    assert bench.stage() == stage
+    late = [bench.on_thread() for _ in range(len(bench.steps))]
+    bench.done()
+    bench.receiver.leader_changed(bench.mine, bench.now_ms)
+    assert bench.failed() == "the leader changed"
+    for done in late:
+        done(bench.now_ms)
+    bench.run_steps()
+    assert bench.done() == (["abandon"] if bench.copies else [])
+    bench.offer()
+    bench.offer_base()
+    bench.chunk(0)
+    assert not bench.told()
+    assert not bench.steps
+    bench.timer(RETRY_MS)
+    assert len(bench.barriers) >= 1
+
+
+def test_change_of_leader_does_not_end_what_is_at_its_end() -> None:
+    """S6.2: all of it is here, and committed."""
+    bench = Receiving()
+    bench.verified()
+    bench.receiver.leader_changed(bench.mine, 2_000)
+    assert bench.stage() == "switching"
+    bench.durable_operation = 41
+    bench.receiver.on_durable(2_000)
+    bench.run_steps()
+    assert bench.done()[-2:] == ["install orders/3", "reopen orders/3"]
+
+
+def test_change_of_leader_of_a_channel_that_fetches_nothing_changes_nothing() -> None:
+    """Nothing is due for it."""
+    bench = Receiving()
+    bench.receiver.leader_changed(bench.mine, 2_000)
+    assert bench.due_ms == NEVER_MS
+    assert not bench.told()
+
+
+@pytest.mark.parametrize(("reach", "stage"), [*STAGES, (Receiving.verified, "switching")])
+def test_closed_channel_ends_what_was_begun_in_silence(reach: Reach, stage: str) -> None:
+    """Its table was dropped, or it is opened anew: nothing is due for it any more."""
+    bench = Receiving()
+    reach(bench)
+    assert bench.stage() == stage
+    bench.told()
+    bench.done()
+    bench.receiver.channel_closed(bench.mine)
+    assert bench.receiver.progress(CHANNEL, 1_000) == ""
+    assert bench.due_ms == NEVER_MS
+    while bench.barriers:
+        bench.barrier(40)
+    bench.durable_operation = 41
+    bench.receiver.on_durable(2_000)
+    bench.receiver.advance(CHANNEL, 2_000)
+    bench.run_steps()
+    did = bench.done()
+    assert did[-1:] == (["abandon"] if bench.copies else [])
+    assert not any(one.startswith(("pause", "complete", "install", "reopen")) for one in did)
+    assert not bench.sent
+    assert not bench.told()
+
+
+def test_channel_that_is_closed_during_the_switch_installs_nothing() -> None:
+    """Another life of it opens what is there."""
+    bench = Receiving()
+    bench.verified()
+    bench.durable_operation = 41
+    bench.receiver.on_durable(2_000)
+    bench.done()
+    done = bench.on_thread()
+    bench.receiver.channel_closed(bench.mine)
+    bench.told()
+    done(2_000)
+    bench.run_steps()
+    assert bench.done() == ["complete", "abandon"]
+    assert not bench.told()
+
+
+def test_failure_of_a_copy_that_was_given_up_is_no_matter() -> None:
+    """The attempt behind it goes on."""
+    bench = Receiving()
+    bench.copying()
+    bench.copies[0].fails_at = "write"
+    bench.chunk(0)
+    done = bench.on_thread()
+    bench.receiver.leader_changed(bench.mine, 1_000)
+    bench.told()
+    bench.timer(RETRY_MS)
+    done(RETRY_MS)
+    assert bench.stage() == "looking"
+    assert not bench.told()
+
+
+# --- a base ---------------------------------------------------------------------------------------
+
+
+def test_base_is_taken_behind_what_was_written_and_durable_before_the_channel_is_opened() -> None:
+    """S0.5: pause, all that was written durable, the base, the base durable, open anew."""
+    bench = Receiving()
+    bench.last_operation = 41
+    bench.asking_base()
+    bench.now_ms = 1_100
+    bench.offer_base()
+    assert bench.done() == ["pause orders/3"]
+    assert bench.stage() == "switching"
+    assert bench.due_ms == NEVER_MS
+    bench.durable_operation = 41
+    bench.is_idle = False
+    bench.receiver.on_durable(1_200)
+    assert bench.done() == []
+    bench.is_idle = True
+    bench.receiver.on_durable(1_200)
+    assert bench.done() == ["rebase orders/3"]
+    assert bench.rebased == [BASE]
+    bench.receiver.on_durable(1_300)
+    bench.receiver.advance(CHANNEL, 1_300)
+    assert bench.done() == []
+    bench.durable_operation = 42
+    bench.receiver.on_durable(1_400)
+    assert bench.done() == ["reopen orders/3"]
+    taken = {"channel": "orders/3", "peer": "n2", "seq": 5, "pairs": 0, "table_bytes": 0}
+    assert bench.told() == [("base_taken", {**taken, "took_ms": 400})]
+    assert not bench.receiver.transfers
+
+
+def test_base_that_is_durable_at_once_is_opened_at_once() -> None:
+    """A log may write through."""
+    bench = Receiving()
+    bench.durable_operation = 41
+    bench.asking_base()
+    bench.offer_base()
+    assert bench.done() == ["pause orders/3", "rebase orders/3", "reopen orders/3"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"reason": "it does not lead"}, "it does not lead"),
+        ({"seq": Seq(41)}, "it is at seq 41, the table here needs records behind 40"),
+        ({"seq": Seq(0)}, "it is at seq 0, the log here begins behind 0 already"),
+        ({"folds": b"\xc1"}, "base"),
+        ({"seq": Seq(6)}, "base"),
+    ],
+)
+def test_base_that_must_not_be_taken_is_refused(changed: Any, reason: str) -> None:
+    """S6.5, S12: the leader has none, it is no use, or it is damaged; nothing stops for it."""
+    bench = Receiving()
+    bench.asking_base()
+    bench.offer_base(**changed)
+    failed = bench.failed()
+    assert failed == reason if reason != "base" else reason in failed, failed
+    assert bench.done() == []
+
+
+def test_base_that_was_not_asked_for_does_not_help_a_replica_without_rows() -> None:
+    """S0.3: it asked for a table; below any base its rows are gone."""
+    bench = Receiving()
+    bench.asking()
+    bench.offer_base()
+    assert bench.failed() == "it is at seq 5, the table here needs records behind 0"
+    assert bench.done() == []
+
+
+def test_base_that_contradicts_the_log_here_stops_the_channel() -> None:
+    """S13: nobody can tell which of the two is the channel's."""
+    bench = Receiving()
+    bench.asking_base()
+    asked: list[History] = []
+    ours = b"o" * 16
+
+    def chain_hash_at(history: History) -> bytes:
+        asked.append(history)
+        return ours
+
+    bench.mine.core.chain_hash_at = chain_hash_at
+    bench.offer_base()
+    assert bench.failed() == "its chain hash is another than here"
+    assert asked == [BASE.history]
+    assert bench.done() == [
+        f"broken: the chain hash at seq 5 is {ours.hex()} here, but "
+        f"{BASE.chain_hash.hex()} in the base of n2"
+    ]
+
+
+def test_base_that_the_log_here_confirms_is_taken() -> None:
+    """S13: the same chain hash."""
+    bench = Receiving()
+    bench.durable_operation = 99
+    bench.asking_base()
+    bench.mine.core.chain_hash_at = lambda history: BASE.chain_hash
+    bench.offer_base()
+    assert bench.done()[-1] == "reopen orders/3"
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def test_progress_tells_the_source_the_stage_and_the_rate() -> None:
+    """20 of about 90 bytes in 2 s: 10 bytes/s, and 7 s for the other 70."""
+    bench = Receiving()
+    assert bench.receiver.progress(CHANNEL, 1_000) == ""
+    bench.looking()
+    assert bench.receiver.progress(CHANNEL, 1_000) == "replica snapshot from n2: looking"
+    bench.barrier(40)
+    bench.offer()
+    copying = "replica snapshot from n2: copying, "
+    told = f"{copying}0 of about 90 bytes, 0 bytes/s, 90 s left"
+    assert bench.receiver.progress(CHANNEL, 1_000) == told
+    bench.chunk(0)
+    bench.run_steps()
+    told = f"{copying}20 of about 90 bytes, 10 bytes/s, 7 s left"
+    assert bench.receiver.progress(CHANNEL, 3_000) == told
+    told = f"{copying}20 of about 90 bytes, 20000 bytes/s, 0 s left"
+    assert bench.receiver.progress(CHANNEL, 1_000) == told
+    bench.receiver.transfers[CHANNEL].table_bytes = 10
+    told = f"{copying}20 of about 10 bytes, 10 bytes/s, 0 s left"
+    assert bench.receiver.progress(CHANNEL, 3_000) == told
+    bench = Receiving()
+    bench.asking()
+    bench.offer(table_bytes=0)
+    told = f"{copying}0 of about 0 bytes, 0 bytes/s, 0 s left"
+    assert bench.receiver.progress(CHANNEL, 3_000) == told
