@@ -181,7 +181,7 @@ class Bench:
         )
 
     def watch(self) -> SimpleNamespace:
-        """Of the engine: positions that nodes told."""
+        """Of the engine: positions that nodes reported."""
         return SimpleNamespace(positions=self.positions)
 
     def clock(self) -> SimpleNamespace:
@@ -199,7 +199,7 @@ class Bench:
     # --- what happens ----------------------------------------------------------------------------
 
     def heard(self, node: NodeId, applied: int, *channels: ChannelId) -> None:
-        """The node told that it applied so much."""
+        """The node reported that it applied so much."""
         for channel in channels or (CHANNEL, OTHER, THIRD):
             told = SimpleNamespace(applied_seq=Seq(applied))
             self.positions.setdefault(channel, {})[node] = told

@@ -188,7 +188,7 @@ def test_question_without_an_answer_is_repeated_until_the_time_is_over() -> None
 
 
 def test_refused_attempt_is_made_again_in_a_while() -> None:
-    """With the reason that the leader told."""
+    """With the reason that the leader gave."""
     bench = Receiving()
     bench.asking()
     bench.offer(snapshot_id=0, reason="it does not lead")
