@@ -155,9 +155,11 @@ class SourceTree:
 
     def _scopes(self, path: str) -> dict[str, list[_Place]]:
         if path not in self._defined:
-            self._defined[path] = defined = {}
+            defined: dict[str, list[_Place]] = {}
             for name, scope in _definitions(self._tree(path)):
                 defined.setdefault(name, []).append(scope)
+            # Only when it is complete: mutations are tried in several threads.
+            self._defined[path] = defined
         return self._defined[path]
 
     def _matches(self, path: str, edit: Edit) -> Iterator[_Match]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.mutations import syntax
 from tests.mutations.syntax import Edit, EditError, SourceTree, source_of
 
 COUNT = '''"""A room."""
@@ -173,3 +176,22 @@ def test_edits_of_one_module_are_made_one_after_the_other(tmp_path: Path) -> Non
     assert "RETRIES: int = 9" in text
     with pytest.raises(EditError, match="an edit before it"):
         _patched(tmp_path, Edit("RETRIES", "3", "9"), Edit("RETRIES", "3", "8"))
+
+
+def test_definitions_are_looked_up_by_several_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutations share the sources; one that asks while another still reads a file finds all."""
+    sources = _tree(tmp_path, module="def first():\n    return 1\n\n\ndef last():\n    return 2\n")
+    real, found = syntax._definitions, list[str]()
+
+    def interrupted(tree: ast.Module) -> Iterator[Any]:
+        for number, definition in enumerate(real(tree)):
+            if number == 1 and not found:
+                found.append("another thread")
+                found.append(sources.path_of(Edit("last", "2", "3")))
+            yield definition
+
+    monkeypatch.setattr(syntax, "_definitions", interrupted)
+    path = sources.path_of(Edit("first", "1", "3"))
+    assert found == ["another thread", path]
