@@ -23,6 +23,7 @@ def _found(seed: int, *, apply_max_ms: float, schedule: tuple[FaultEvent, ...] =
     return ", ".join(f"{each.checker}: {each.summary}" for each in wrong)
 
 
+@pytest.mark.slow
 def test_honest_replicas_are_right() -> None:
     """The same worlds, without the lies."""
     isolated = FaultEvent(1_000.0, "isolate-follower", 6_000.0, 7)
@@ -44,6 +45,7 @@ def test_lag_told_below_what_is_known_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert "was told by a node that knew" in _found(1, apply_max_ms=20.0)
 
 
+@pytest.mark.slow
 def test_age_told_below_the_silence_of_the_leader_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower that is cut off for six seconds calls what it knows the newest."""
     tell = Reader.lag

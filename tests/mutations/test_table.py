@@ -36,6 +36,7 @@ def _names_in(path: str) -> frozenset[str]:
     return frozenset(re.findall(r"^ *(?:async )?def (\w+)\(", text, re.MULTILINE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_edit_fits_the_sources_once_and_changes_something(part: int) -> None:
     """A mutation whose code was rewritten has to follow it, not to be forgotten."""

@@ -64,6 +64,7 @@ def test_silent_connections_before_tls_are_counted_and_keep_nobody_out() -> None
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01\x00\x01"])
 def test_tls_handshake_that_does_not_end_in_time_ends_the_connection(sent: bytes) -> None:
     """Given any part of a TLS handshake, the connection ends when its time is up, not after

@@ -104,6 +104,7 @@ def test_gap_11_roles_are_enforced(gateway: FakeGateway) -> None:
     play_http(test, gateway=gateway)
 
 
+@pytest.mark.slow
 def test_verifications_that_nobody_waits_for_any_more_count(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

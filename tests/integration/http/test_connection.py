@@ -244,6 +244,7 @@ def test_what_is_no_http_is_refused_like_everything_else(sent: str, words: str) 
     assert words in body["message"]
 
 
+@pytest.mark.slow
 def test_body_after_its_answer_does_not_keep_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given a client that was answered early and sends on, its connection counts as idle and is
     closed in time.

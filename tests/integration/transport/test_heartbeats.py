@@ -146,6 +146,7 @@ def test_heartbeats_that_wait_unread_are_told_before_anybody_is_heard_out(
     assert read[0] >= sent[0] - 2  # the last ones may have been on their way
 
 
+@pytest.mark.slow
 def test_heartbeats_that_left_late_are_told_for_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """KLIP-30: a node that was late itself allows the others as long, for one window."""
     slept: list[int] = []

@@ -274,6 +274,7 @@ def test_beats_said_over_http_do_not_keep_a_dead_leader_in_office() -> None:
     assert Role.LEADER in roles
 
 
+@pytest.mark.slow
 def test_without_heartbeats_for_routing_silence_holds_nobody_down() -> None:
     """BLOG-19: a silent node that is still connected is asked; elections go on without it."""
     quiet = replace(SETTINGS, heartbeat=HeartbeatSettings(enable=False))

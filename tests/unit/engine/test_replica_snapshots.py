@@ -117,6 +117,7 @@ def test_lost_table_behind_a_base_heals_by_itself(leads: bool) -> None:
     assert not world.told("base_taken")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", COPY_STEPS)
 @pytest.mark.parametrize("times", [1, 2])
 def test_receiver_that_dies_at_any_step_is_whole_in_the_end(step: str, times: int) -> None:

@@ -144,6 +144,7 @@ def test_s6_4_base_waits_for_the_barrier_and_stays_below_it() -> None:
         assert world.base(node) == seq
 
 
+@pytest.mark.slow
 def test_idle_channel_does_not_keep_the_segments_of_the_others() -> None:
     """The catalog is written once: its few records are trimmed, and its base is carried."""
     world = World()
@@ -292,6 +293,7 @@ def test_work_of_a_channel_that_is_closed_meanwhile_is_dropped() -> None:
     assert world.base(node) == 0
 
 
+@pytest.mark.slow
 def test_i1_open_attempt_holds_the_base_until_its_batch_is_applied() -> None:
     """S6.5: its rows are in the log alone; a power cut of all must not lose them."""
     world = BatchWorld.start(partitions=1, retention=True)

@@ -85,6 +85,7 @@ def run_world(seed: int) -> int:
     return taken[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_replicas_are_whole_again_whatever_happened_to_them(seed: int) -> None:
     """S0.3, S6.4, S6.6: the oracle watches all along, and in the end all replicas are equal."""

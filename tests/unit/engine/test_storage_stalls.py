@@ -128,6 +128,7 @@ def test_only_what_says_a_durable_term_and_nothing_else_leaves_past_the_disk() -
     assert StoreAck in {type(message) for _, message in seen}
 
 
+@pytest.mark.slow
 def test_term_that_is_not_durable_keeps_even_a_hand_over_back() -> None:
     """S0.5: after a crash this node would not know the term that it spoke of."""
     cluster, channel, leader = leading()
