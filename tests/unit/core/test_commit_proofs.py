@@ -1,4 +1,4 @@
-"""Which pairs (t, seq) a replica keeps, and what it tells from those that are left (S7.3)."""
+"""Pairs (t, seq) that a replica keeps, and what it tells from those that are left (S7.3)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from raftstore.types import Seq
 
 
 def learnt(*pairs: tuple[int, int]) -> Freshness:
-    """What is known after these round trips, in this order."""
+    """The pairs known after these round trips, in this order."""
     freshness = Freshness()
     for known_ms, seq in pairs:
         freshness.learn(known_ms, Seq(seq))
@@ -15,7 +15,7 @@ def learnt(*pairs: tuple[int, int]) -> Freshness:
 
 
 def told(freshness: Freshness, seqs: range) -> list[int | None]:
-    """What is told for states applied up to each of these."""
+    """The moments told for states applied up to each of these."""
     return [freshness.as_of(Seq(seq)) for seq in seqs]
 
 

@@ -1,4 +1,4 @@
-"""What ends a round, what survives it, and from which moment a candidacy counts (S1.8)."""
+"""The end of a round, what survives it, and from which moment a candidacy counts (S1.8)."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_first_repetition_of_a_candidacy_after_a_leadership_is_soon() -> None:
 
 
 def test_candidate_whose_next_round_ends_still_asks_for_its_votes() -> None:
-    """What it asked in its term may still be granted."""
+    """Votes it asked for in its term may still be granted."""
     host = RecordingHost(backoff=30)
     elect = elector(host)
     now_ms = stand(elect, host)
