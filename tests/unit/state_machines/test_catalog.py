@@ -177,6 +177,23 @@ def test_table_that_was_edited_is_still_the_one_that_is_created_if_it_does_not_e
     assert store.command(create_table_command(wider, if_not_exists=True)).conflict_seq == 2
 
 
+def test_table_with_more_columns_is_another_one_unless_it_was_edited() -> None:
+    """Columns that an operator appended are no difference; those of another creation are one."""
+    field = '{{"name":"{}","type":"long","nullable":true,"metadata":{{}}}}'
+    fields = [field.format(name) for name in ("id", "total")]
+    narrow, wide = (
+        f'{{"type":"struct","fields":[{",".join(fields[:count])}]}}' for count in (1, 2)
+    )
+    again = create_table_command(table(uuid=b"w" * 16, schema_json=narrow), if_not_exists=True)
+    store = Store()
+    store.command(create_table_command(table(schema_json=wide)))
+    assert store.command(again).conflict_seq == 1
+    store = Store()
+    store.command(create_table_command(table(schema_json=narrow)))
+    store.command(edit_table_command(table(schema_json=wide), Seq(1)))
+    assert store.command(again).conflict_seq is None
+
+
 def test_kip_26_catalog_entries_of_the_previous_version_are_read() -> None:
     """Rows and commands without the properties of today mean tables that have none of them."""
     known = ("name", "uuid", "key_columns", "partitions", "replicas", "durability", "max_lag")
