@@ -37,27 +37,6 @@ def test_acknowledgement_is_repeated_over_a_new_connection() -> None:
     assert [ack.match_seq for ack in bench.sent(StoreAck)] == [2]
 
 
-def test_wait_for_a_payload_ends_with_the_connection() -> None:
-    """The payload comes with the history that is asked for now."""
-    bench = Bench(make_replica(N1, records=[term_start(1, 1), record(2)]))
-    bench.steady()
-    bench.store_request(record(3))
-    waits_until = bench.replica.next_deadline_ms()
-    assert waits_until is not None
-    bench.do(RoleChanged(Term(1), Role.FOLLOWER, N2))
-    assert bench.sent(StoreReject, bench.wait(waits_until - bench.now_ms)) == []
-
-
-def test_longer_record_than_is_held_at_its_place_is_not_taken() -> None:
-    """S12: of one term and seq there is one record; it is asked for again from there."""
-    bench = following()
-    (asked,) = bench.sent(MsgSyncRequest, bench.all_effects)
-    bench.sync(record(2, rows=3), request_id=asked.request_id, from_seq=2, prev_term=1, last_seq=9)
-    assert bench.replica.verified_seq == 1
-    assert [request.from_seq for request in bench.sent(MsgSyncRequest)] == [2]
-    assert bench.appended() == []
-
-
 def test_overflow_of_the_live_queue_names_the_last_record_that_came() -> None:
     """The leader is told how far the follower heard of records."""
     bench = Bench(
