@@ -11,8 +11,8 @@ HOSTILE = "tests/unit/core/test_hostile_leader.py::test_"
 
 
 ELECTED = "tests/unit/election/test_election_assertions.py::test_"
-LOGGED = "tests/unit/storage/test_log_assertions.py::test_"
-MARKED = "tests/unit/storage/test_mark.py::test_"
+LOGGED = "tests/unit/storage/log/test_log_assertions.py::test_"
+MARKED = "tests/unit/storage/log/test_mark.py::test_"
 BATCHED = "tests/unit/state_machines/test_coordinator.py::test_"
 
 

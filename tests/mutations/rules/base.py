@@ -8,7 +8,7 @@ from tests.mutations.syntax import Edit
 
 BASE = "tests/unit/core/test_base.py::test_"
 FOLDS = "tests/unit/core/test_folds.py::test_"
-LOG = "tests/unit/storage/test_log_base.py::test_"
+LOG = "tests/unit/storage/log/test_log_base.py::test_"
 
 BASE_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -158,7 +158,7 @@ BASE_RULES: tuple[Mutation, ...] = (
         "A reader of changes below the base is told that nothing changed.",
         Edit("ChangeFeeds._records", "after < base_seq", "False"),
         directed(
-            "tests/unit/engine/test_changes_alone.py::"
+            "tests/unit/engine/reads/test_changes_alone.py::"
             "test_s6_6_changes_below_the_base_are_refused_with_the_first_position"
         ),
     ),

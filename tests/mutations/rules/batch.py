@@ -13,16 +13,17 @@ from tests.mutations.syntax import Edit
 DECIDES = "tests/unit/state_machines/test_coordinator.py::test_"
 WRITERS = "tests/unit/state_machines/test_coordinator_writers.py::test_"
 LATE_WORDS = (
-    "tests/unit/engine/test_coordinator.py::test_late_words_of_earlier_attempts_change_no_later_one"
+    "tests/unit/engine/batches/test_coordinator.py::"
+    "test_late_words_of_earlier_attempts_change_no_later_one"
 )
 DROPS = "tests/unit/state_machines/test_dropped_batches.py::test_"
-CHECKS = "tests/unit/engine/test_commit_checks.py::test_"
+CHECKS = "tests/unit/engine/batches/test_commit_checks.py::test_"
 STEPS = "tests/unit/state_machines/test_txn_records.py::test_"
 PAYLOADS = "tests/unit/protocol/test_staged.py::test_"
 STAGES = "tests/unit/state_machines/test_staging.py::test_"
-COORDINATOR = "tests/unit/engine/test_coordinator.py::test_"
-BATCHES = "tests/unit/engine/test_batches.py::test_"
-COORDINATOR_MEMORY = "tests/unit/engine/test_coordinator_memory.py::test_"
+COORDINATOR = "tests/unit/engine/batches/test_coordinator.py::test_"
+BATCHES = "tests/unit/engine/batches/test_batches.py::test_"
+COORDINATOR_MEMORY = "tests/unit/engine/batches/test_coordinator_memory.py::test_"
 DROPPED_WRITERS = "tests/integration/client/test_dropped_writers.py::test_"
 
 BATCH_RULES: tuple[Mutation, ...] = (
@@ -520,7 +521,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
         ),
         directed(
             DROPS + "only_a_writer_with_batches_in_a_dropped_table_is_refused",
-            "tests/unit/engine/test_dropped_writers.py::"
+            "tests/unit/engine/batches/test_dropped_writers.py::"
             "test_stream_does_not_begin_a_table_anew_in_its_middle",
         ),
     ),

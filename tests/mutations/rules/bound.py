@@ -6,9 +6,9 @@ from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
-BOUNDS = "tests/unit/engine/test_read_bounds.py::test_"
+BOUNDS = "tests/unit/engine/reads/test_read_bounds.py::test_"
 BATCHES = "tests/unit/core/test_batches.py::test_"
-RULES = "tests/unit/engine/test_read_rules.py::test_"
+RULES = "tests/unit/engine/reads/test_read_rules.py::test_"
 COMMITS = "tests/unit/core/test_commit_evidence.py::test_"
 
 BOUND_RULES: tuple[Mutation, ...] = (

@@ -174,7 +174,7 @@ ELECTION_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(
-            "tests/unit/engine/test_replica_far_behind.py::"
+            "tests/unit/engine/channel/test_replica_far_behind.py::"
             "test_replica_whose_appends_are_all_refused_or_lost_does_not_stand"
         ),
     ),

@@ -6,14 +6,14 @@ from tests.mutations.guard import chaos, directed, worlds
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
-KEPT = "tests/unit/engine/test_kept_channels.py::test_kept_view_"
+KEPT = "tests/unit/engine/reports/test_kept_channels.py::test_kept_view_"
 MANY = "tests/unit/engine/test_many_channels.py::test_"
-LATE = "tests/unit/engine/test_replica_lag.py::test_"
-SERVING = "tests/unit/engine/test_rules_serving.py::test_"
+LATE = "tests/unit/engine/peers/test_replica_lag.py::test_"
+SERVING = "tests/unit/engine/reads/test_rules_serving.py::test_"
 STALLS = "tests/unit/engine/test_storage_stalls.py::test_"
-REPORTS = "tests/unit/engine/test_lag_reports.py::test_"
-TESTS = "tests/unit/engine/test_rules_engine.py::test_"
-HOLE_REPAIRS = "tests/unit/engine/test_hole_repairs.py::test_"
+REPORTS = "tests/unit/engine/peers/test_lag_reports.py::test_"
+TESTS = "tests/unit/engine/channel/test_rules_engine.py::test_"
+HOLE_REPAIRS = "tests/unit/engine/channel/test_hole_repairs.py::test_"
 
 ENGINE_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -476,7 +476,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
             "(age_ms or 0) if age_ms is None or age_ms <= self._age_max_ms else None",
         ),
         directed(
-            "tests/unit/engine/test_views.py::"
+            "tests/unit/engine/reports/test_views.py::"
             "test_klip_45_lags_of_a_channel_without_word_of_its_leader_are_unknown"
         ),
     ),
@@ -519,7 +519,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
             "pass",
         ),
         directed(
-            "tests/unit/engine/test_kept_channels.py::"
+            "tests/unit/engine/reports/test_kept_channels.py::"
             "test_first_view_after_a_stop_knows_no_position"
         ),
     ),

@@ -6,10 +6,10 @@ from tests.mutations.guard import chaos, directed, worlds
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
-FATES = "tests/unit/engine/test_fates.py::test_n4_"
+FATES = "tests/unit/engine/reads/test_fates.py::test_n4_"
 FATE = "tests/unit/core/test_fate.py::test_n4_"
-LEADER_READS = "tests/unit/engine/test_leader_reads.py::test_"
-CONFIRMATIONS = "tests/unit/engine/test_read_confirmations.py::test_"
+LEADER_READS = "tests/unit/engine/reads/test_leader_reads.py::test_"
+CONFIRMATIONS = "tests/unit/engine/channel/test_read_confirmations.py::test_"
 DEADLINES = "tests/unit/engine/test_deadlines.py::test_"
 
 FATE_RULES: tuple[Mutation, ...] = (

@@ -6,9 +6,9 @@ from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
-REBASE = "tests/unit/storage/test_log_rebase.py::test_"
-FLOOR = "tests/unit/storage/test_log_floor.py::test_"
-HOLES = "tests/unit/storage/test_holes.py::test_"
+REBASE = "tests/unit/storage/log/test_log_rebase.py::test_"
+FLOOR = "tests/unit/storage/log/test_log_floor.py::test_"
+HOLES = "tests/unit/storage/log/test_holes.py::test_"
 RECONCILE = "tests/unit/storage/test_reconcile.py::test_"
 STOPS = REBASE + "s6_5_base_that_goes_down_or_contradicts_the_log_stops_it"
 CRASH = FLOOR + "s6_5_crash_at_every_operation_of_a_new_floor_loses_nothing"

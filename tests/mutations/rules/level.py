@@ -8,8 +8,8 @@ from tests.mutations.syntax import Edit
 
 CORE = "tests/unit/core/test_sequencer.py::test_"
 PURE = "tests/unit/policy/test_levels.py::test_"
-HOLES = "tests/unit/engine/test_hole_repairs.py::test_"
-WORLDS = "tests/unit/engine/test_levels.py::test_"
+HOLES = "tests/unit/engine/channel/test_hole_repairs.py::test_"
+WORLDS = "tests/unit/engine/channel/test_levels.py::test_"
 
 LEVEL_RULES: tuple[Mutation, ...] = (
     mutation(

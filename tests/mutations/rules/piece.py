@@ -7,9 +7,9 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 CONTRACT = "tests/contract/test_pieces.py::test_"
-FEED = "tests/unit/engine/test_batch_feed.py::test_"
-QUEUE = "tests/unit/storage/test_apply_queue.py::test_"
-RULES_SERVING = "tests/unit/engine/test_rules_serving.py::test_"
+FEED = "tests/unit/engine/channel/test_batch_feed.py::test_"
+QUEUE = "tests/unit/storage/tables/test_apply_queue.py::test_"
+RULES_SERVING = "tests/unit/engine/reads/test_rules_serving.py::test_"
 
 PIECE_RULES: tuple[Mutation, ...] = (
     mutation(

@@ -9,7 +9,7 @@ from tests.mutations.syntax import Edit
 GATHERING = "tests/integration/client/test_gathering.py::test_"
 WRITES = "tests/integration/client/test_writes.py::test_"
 ROUTES = "tests/unit/client/test_route_book.py::test_"
-MANY_GETS = "tests/unit/engine/test_many_gets.py::test_"
+MANY_GETS = "tests/unit/engine/reads/test_many_gets.py::test_"
 READS = "tests/integration/client/test_reads.py::test_"
 OPTIONS = "tests/unit/client/test_reads.py::test_"
 MANY_READS = "tests/integration/client/test_reads_of_many.py::test_"

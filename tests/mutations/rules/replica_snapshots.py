@@ -6,9 +6,9 @@ from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
-WORLDS = "tests/unit/engine/test_replica_snapshots.py::test_"
-SENDER = "tests/unit/engine/test_snapshot_sender.py::test_"
-COPIES = "tests/unit/storage/test_table_copies.py::test_"
+WORLDS = "tests/unit/engine/snapshots/test_replica_snapshots.py::test_"
+SENDER = "tests/unit/engine/snapshots/test_snapshot_sender.py::test_"
+COPIES = "tests/unit/storage/tables/test_table_copies.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(

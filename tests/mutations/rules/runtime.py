@@ -567,7 +567,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
             "first.base_seq == last.last_seq + 1",
         ),
         directed(
-            "tests/unit/engine/test_peer_mail.py::"
+            "tests/unit/engine/channel/test_peer_mail.py::"
             "test_store_requests_that_do_not_follow_each_other_stay_apart",
         ),
     ),
@@ -580,7 +580,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
             "return message",
         ),
         directed(
-            "tests/unit/engine/test_peer_mail.py::test_newest_ack_of_a_channel_and_term_is_left",
+            "tests/unit/engine/channel/test_peer_mail.py::test_newest_ack_of_a_channel_and_term_is_left",
         ),
     ),
     mutation(
@@ -592,7 +592,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
             "key = (kind, message.channel, 0)",
         ),
         directed(
-            "tests/unit/engine/test_peer_mail.py::test_newest_ack_of_a_channel_and_term_is_left",
+            "tests/unit/engine/channel/test_peer_mail.py::test_newest_ack_of_a_channel_and_term_is_left",
         ),
     ),
     mutation(
@@ -604,7 +604,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
             "messages = bundled(messages)",
         ),
         directed(
-            "tests/unit/engine/test_peer_mail.py::test_peer_of_an_older_version_gets_no_bundle",
+            "tests/unit/engine/channel/test_peer_mail.py::test_peer_of_an_older_version_gets_no_bundle",
         ),
     ),
 )

@@ -7,7 +7,7 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 CONTRACT = "tests/contract/test_table_snapshots.py::test_"
-TESTS = "tests/unit/engine/test_scans.py::test_"
+TESTS = "tests/unit/engine/reads/test_scans.py::test_"
 
 SCAN_RULES: tuple[Mutation, ...] = (
     mutation(

@@ -7,7 +7,7 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 IDLE = "tests/integration/client/test_idle_clients.py::test_"
-STEP_DOWNS = "tests/unit/engine/test_step_down_limit.py::test_"
+STEP_DOWNS = "tests/unit/engine/catalog/test_step_down_limit.py::test_"
 BOUNDS = "tests/integration/transport/test_client_bounds.py::test_"
 GONE = "tests/unit/engine/test_clients_gone.py::test_"
 SHARES = "tests/unit/engine/test_shares.py::test_"

@@ -9,7 +9,7 @@ from tests.mutations.syntax import Edit
 ANEW = "tests/integration/client/test_tables_made_anew.py::test_"
 ROUNDS = "tests/unit/client/test_vector.py::test_"
 READS = "tests/integration/client/test_snapshots.py::test_"
-NODES = "tests/unit/engine/test_batches.py::test_"
+NODES = "tests/unit/engine/batches/test_batches.py::test_"
 
 SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(

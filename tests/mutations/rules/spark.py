@@ -406,7 +406,7 @@ SPARK_RULES: tuple[Mutation, ...] = (
             "()",
         ),
         directed(
-            "tests/unit/engine/test_coordinator.py::test_metrics_have_a_bounded_number_of_writers"
+            "tests/unit/engine/batches/test_coordinator.py::test_metrics_have_a_bounded_number_of_writers"
         ),
     ),
     mutation(

@@ -7,9 +7,9 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 UNIT = "tests/unit/storage/"
-DAMAGED = UNIT + "test_damaged_tables.py::test_"
-DATABASES = UNIT + "test_table_databases.py::test_"
-SHARED = UNIT + "test_shared_database.py::test_"
+DAMAGED = UNIT + "tables/test_damaged_tables.py::test_"
+DATABASES = UNIT + "tables/test_table_databases.py::test_"
+SHARED = UNIT + "tables/test_shared_database.py::test_"
 LOG = "tests/cli/test_log.py::test_"
 MESSAGE_LOG = "tests/contract/test_message_log.py::test_"
 LOST_TRUNCATION = (
@@ -87,7 +87,9 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "has_log and has_mark",
             "True",
         ),
-        directed(UNIT + "test_recovery.py::test_log_without_mark_or_mark_without_log_is_refused"),
+        directed(
+            UNIT + "log/test_recovery.py::test_log_without_mark_or_mark_without_log_is_refused"
+        ),
     ),
     mutation(
         "S0.2-first-segment",
@@ -98,7 +100,8 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "self._ops.unlink(path)\nself._ops.create_file(path, header)",
         ),
         directed(
-            UNIT + "test_recovery_cuts.py::test_kill_while_the_only_segment_is_mended_leaves_a_log"
+            UNIT
+            + "log/test_recovery_cuts.py::test_kill_while_the_only_segment_is_mended_leaves_a_log"
         ),
     ),
     mutation(
@@ -109,7 +112,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "not self._has_held(channel, row.durable)",
             "False",
         ),
-        directed(UNIT + "test_recovery.py::test_lost_end_is_noticed_by_the_mark"),
+        directed(UNIT + "log/test_recovery.py::test_lost_end_is_noticed_by_the_mark"),
         disk_runs(),
         worlds(damage_percent="40"),
     ),
@@ -122,7 +125,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "",
         ),
         directed(
-            UNIT + "test_recovery.py::test_start_lets_the_mark_cover_what_it_lagged"
+            UNIT + "log/test_recovery.py::test_start_lets_the_mark_cover_what_it_lagged"
             "_behind_at_the_crash"
         ),
         worlds(damage_percent="40"),
@@ -135,7 +138,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "_damaged_body(data, offset, chain)",
             "None",
         ),
-        directed(UNIT + "test_recovery.py::test_flipped_bit_costs_the_record_it_hits"),
+        directed(UNIT + "log/test_recovery.py::test_flipped_bit_costs_the_record_it_hits"),
         worlds(flip_percent="40", damage_percent="0"),
     ),
     mutation(
@@ -146,7 +149,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "_whole(offset, end, crc, after)",
             "None",
         ),
-        directed(UNIT + "test_recovery.py::test_flipped_bit_in_a_header_is_mended"),
+        directed(UNIT + "log/test_recovery.py::test_flipped_bit_in_a_header_is_mended"),
     ),
     mutation(
         "S0.3-hole-chain",
@@ -156,7 +159,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "next_chain(after, length, body_crc) == link",
             "length < 1000",
         ),
-        directed(UNIT + "test_holes.py::test_log_within_a_payload_is_not_taken_for_the_log"),
+        directed(UNIT + "log/test_holes.py::test_log_within_a_payload_is_not_taken_for_the_log"),
         worlds(flip_percent="40", damage_percent="0"),
     ),
     mutation(
@@ -168,7 +171,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "True",
         ),
         directed(
-            UNIT + "test_holes.py::test_records_that_were_replaced_within_the_damage_are"
+            UNIT + "log/test_holes.py::test_records_that_were_replaced_within_the_damage_are"
             "_not_believed"
         ),
     ),
@@ -180,7 +183,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "common,",
             "",
         ),
-        directed(UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
+        directed(UNIT + "log/test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
     ),
     mutation(
         "S0.3-hole-prev",
@@ -190,7 +193,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "known != hole.prev_term",
             "False",
         ),
-        directed(UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
+        directed(UNIT + "log/test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
     ),
     mutation(
         "S0.3-give-up",
@@ -200,7 +203,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "held = self._held[channel] = {}",
             "held = {}",
         ),
-        directed(UNIT + "test_holes.py::test_what_is_given_up_stays_promised"),
+        directed(UNIT + "log/test_holes.py::test_what_is_given_up_stays_promised"),
     ),
     mutation(
         "S0.3-stopped-lock",
@@ -251,7 +254,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "crc32(view[HEADER_BYTES:]) != crc",
             "False",
         ),
-        directed(UNIT + "test_recovery.py::test_read_verifies_each_record"),
+        directed(UNIT + "log/test_recovery.py::test_read_verifies_each_record"),
         disk_runs(),
     ),
     mutation(
@@ -262,7 +265,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "crc32(meta) != _META_CRC.unpack_from(head, HEADER_BYTES + _META.size)[0]",
             "False",
         ),
-        directed(UNIT + "test_recovery.py::test_start_up_scan_verifies_the_fields_it_returns"),
+        directed(UNIT + "log/test_recovery.py::test_start_up_scan_verifies_the_fields_it_returns"),
         worlds(range(1, 201), flip_percent="40", damage_percent="0"),
     ),
     mutation(
@@ -273,7 +276,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "batch.is_urgent",
             "False",
         ),
-        directed(UNIT + "test_mark.py::test_mark_covers_votes_without_lag"),
+        directed(UNIT + "log/test_mark.py::test_mark_covers_votes_without_lag"),
     ),
     mutation(
         "S0.3-votes-before-records",
@@ -283,7 +286,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "is_urgent |= operation.is_urgent",
             "is_urgent = operation.is_urgent",
         ),
-        directed(UNIT + "test_mark.py::test_mark_covers_votes_without_lag"),
+        directed(UNIT + "log/test_mark.py::test_mark_covers_votes_without_lag"),
     ),
     mutation(
         "S0.3-unmarked",
@@ -294,7 +297,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "batch.rows",
         ),
         directed(
-            UNIT + "test_mark.py::test_vote_keeps_what_the_mark_lags_behind_in_another_channel"
+            UNIT + "log/test_mark.py::test_vote_keeps_what_the_mark_lags_behind_in_another_channel"
         ),
     ),
     mutation(
@@ -305,7 +308,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "self._ops.sync_directory(self._directory)",
             "",
         ),
-        directed(UNIT + "test_log.py::test_new_segment_is_durable_before_it_is_used"),
+        directed(UNIT + "log/test_log.py::test_new_segment_is_durable_before_it_is_used"),
         worlds(),
     ),
     mutation(
@@ -317,27 +320,27 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "pass",
         ),
         directed(
-            UNIT + "test_log_faults.py::test_start_makes_names_durable_before_it_believes_them"
+            UNIT + "log/test_log_faults.py::test_start_makes_names_durable_before_it_believes_them"
         ),
     ),
     mutation(
         "S0.3-torn-end",
         "A torn end stays in the log, in front of what is written next.",
         Edit("LogRecovery._cut", "self._ops.truncate(descriptor, cut.offset)", ""),
-        directed(UNIT + "test_recovery.py::test_torn_tail_is_cut_off_at_whatever_byte_it_ends"),
+        directed(UNIT + "log/test_recovery.py::test_torn_tail_is_cut_off_at_whatever_byte_it_ends"),
     ),
     mutation(
         "S0.3-cut-synced",
         "A power cut brings back what a start has cut off.",
         Edit("LogRecovery._cut", "self._ops.datasync(descriptor)", ""),
-        directed(UNIT + "test_recovery_cuts.py::test_cut_is_durable_before_the_start_goes_on"),
+        directed(UNIT + "log/test_recovery_cuts.py::test_cut_is_durable_before_the_start_goes_on"),
     ),
     mutation(
         "S0.3-synced-before-believed",
         "A start believes what a killed process wrote and no power cut would leave.",
         Edit("FileOps.read_file", "self.datasync(descriptor)", ""),
         directed(
-            UNIT + "test_log_faults.py::test_unsynced_pages_of_a_dead_process_are_not_believed"
+            UNIT + "log/test_log_faults.py::test_unsynced_pages_of_a_dead_process_are_not_believed"
         ),
     ),
     mutation(
@@ -345,7 +348,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "A start believes pages that a failed sync left in memory alone.",
         Edit("FileOps.read_file", "self.forget_cached(descriptor)", ""),
         directed(
-            UNIT + "test_log_faults.py::test_unsynced_pages_of_a_dead_process_are_not_believed"
+            UNIT + "log/test_log_faults.py::test_unsynced_pages_of_a_dead_process_are_not_believed"
         ),
     ),
     mutation(
@@ -386,7 +389,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             ")",
         ),
         directed(
-            UNIT + "test_recovery.py::test_record_of_a_newer_version_is_refused_untouched",
+            UNIT + "log/test_recovery.py::test_record_of_a_newer_version_is_refused_untouched",
             UNIT + "test_store.py::test_store_of_a_newer_version_is_left_as_it_is",
         ),
     ),
@@ -430,7 +433,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "channel != node.metadata_channel and self.catalog.table_of(channel) is None",
         ),
         directed(
-            "tests/unit/engine/test_catalog_replay.py::"
+            "tests/unit/engine/catalog/test_catalog_replay.py::"
             "test_catalog_without_its_rows_deletes_nothing"
         ),
     ),
@@ -485,7 +488,8 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         ),
         directed(
             UNIT
-            + "test_damaged_tables.py::test_damage_found_by_a_read_has_only_its_channel_built_again"
+            + "tables/test_damaged_tables.py::"
+            + "test_damage_found_by_a_read_has_only_its_channel_built_again"
         ),
     ),
     mutation(
@@ -502,7 +506,9 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.4-made-while-closed",
         "Tables are closed while the database of a new channel is being made.",
         Edit("ChannelDatabase.close", "wait((self._making,))", "pass"),
-        directed(UNIT + "test_channel_database.py::test_close_waits_for_a_database_in_the_making"),
+        directed(
+            UNIT + "tables/test_channel_database.py::test_close_waits_for_a_database_in_the_making"
+        ),
     ),
     mutation(
         "S0.4-channels-max",
@@ -513,7 +519,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "True",
         ),
         directed(
-            "tests/unit/engine/test_requests.py::"
+            "tests/unit/engine/catalog/test_requests.py::"
             "test_table_that_brings_a_node_more_channels_than_it_has_files_for_is_refused"
         ),
     ),
@@ -526,7 +532,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "pass",
         ),
         directed(
-            UNIT + "test_recovery.py::test_vote_of_a_term_that_the_log_still_knows_is"
+            UNIT + "log/test_recovery.py::test_vote_of_a_term_that_the_log_still_knows_is"
             "_taken_from_the_mark"
         ),
         worlds(damage_percent="40"),
@@ -559,7 +565,9 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "batch.put(applied_key(channel), encode_applied(channel, state.unflushed))",
             "pass",
         ),
-        directed(UNIT + "test_leveldb_tables.py::test_rows_and_position_are_one_atomic_batch"),
+        directed(
+            UNIT + "tables/test_leveldb_tables.py::test_rows_and_position_are_one_atomic_batch"
+        ),
         disk_runs(),
     ),
     mutation(
@@ -606,7 +614,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "known != hole.prev_term",
             "False",
         ),
-        directed(UNIT + "test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
+        directed(UNIT + "log/test_holes.py::test_nothing_is_given_to_a_log_that_was_never_equal"),
         worlds(flip_percent="50", flip_newest="4", damage_percent="0", fault_interval_ms="150"),
     ),
     mutation(
@@ -700,7 +708,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "0 if index.kept and base_seq == index.last_seq + 1 else None",
         ),
         directed(
-            UNIT + "test_holes.py::test_what_was_filled_is_kept_when_the_log_is_damaged_again"
+            UNIT + "log/test_holes.py::test_what_was_filled_is_kept_when_the_log_is_damaged_again"
             "_before_it"
         ),
     ),
@@ -709,7 +717,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "With a record that was filled all go that were filled behind it.",
         Edit("LogRecovery._fill", "channel not in self._lost_fills", "True"),
         directed(
-            UNIT + "test_holes.py::test_what_was_filled_is_kept_when_what_was_filled_before_it"
+            UNIT + "log/test_holes.py::test_what_was_filled_is_kept_when_what_was_filled_before_it"
             "_is_damaged"
         ),
     ),
@@ -748,7 +756,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "A channel that lost nothing lacks its next record at the start after the next.",
         Edit("SegmentLog.__init__", "self.give_up(channel)", "pass"),
         directed(
-            UNIT + "test_holes.py::test_channel_that_was_found_whole_behind_damage_stays_whole"
+            UNIT + "log/test_holes.py::test_channel_that_was_found_whole_behind_damage_stays_whole"
         ),
     ),
     mutation(
@@ -760,7 +768,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             "self.shortfall is None",
         ),
         directed(
-            UNIT + "test_recovery_cuts.py::test_mark_covers_at_the_start_what_got_a_channel"
+            UNIT + "log/test_recovery_cuts.py::test_mark_covers_at_the_start_what_got_a_channel"
             "_beyond_its_loss"
         ),
     ),

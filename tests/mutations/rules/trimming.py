@@ -6,10 +6,10 @@ from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
-ENGINE = "tests/unit/engine/test_retention.py::test_"
-FLOOR = "tests/unit/storage/test_log_floor.py::test_"
+ENGINE = "tests/unit/engine/retention/test_retention.py::test_"
+FLOOR = "tests/unit/storage/log/test_log_floor.py::test_"
 TRIMMING = "tests/unit/core/test_trimming.py::test_"
-BARRIERS = "tests/unit/storage/test_barriers.py::test_"
+BARRIERS = "tests/unit/storage/tables/test_barriers.py::test_"
 
 TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(

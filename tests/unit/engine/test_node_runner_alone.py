@@ -13,8 +13,8 @@ from raftstore.engine.channel.runner import NO_BOUNDS, ChannelRunner
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.state_machines.table import TableMachine
 from raftstore.types import channel_id
-from tests.unit.engine.test_runner import CHANNEL, NOW
-from tests.unit.engine.test_runner import Bench as ChannelBench
+from tests.unit.engine.channel.test_runner import CHANNEL, NOW
+from tests.unit.engine.channel.test_runner import Bench as ChannelBench
 
 OTHER = channel_id(b"orders-table-id!", 1)
 GUARD_MS = ReadSettings().stall_guard_ms

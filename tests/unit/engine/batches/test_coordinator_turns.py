@@ -30,8 +30,8 @@ from raftstore.protocol.batches import (
 from raftstore.state_machines.batches.txn_records import Commit, Trim, encode_verdict
 from raftstore.types import NodeId, Seq, Term, channel_id
 from tests.batch_bench import CoordinatorBench, manifest_of
-from tests.unit.engine.test_coordinated_table import CHANNEL, TABLE
-from tests.unit.engine.test_coordinator_alone import (
+from tests.unit.engine.batches.test_coordinated_table import CHANNEL, TABLE
+from tests.unit.engine.batches.test_coordinator_alone import (
     OTHER,
     THIRD,
     World,

@@ -14,7 +14,7 @@ from raftstore.storage.tables import shared_database
 from raftstore.types import channel_id
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, flip_bit, table_path
 
-KEPT = Path(__file__).parents[2] / "data" / "stores" / "format-1.tar.gz"
+KEPT = Path(__file__).parents[3] / "data" / "stores" / "format-1.tar.gz"
 """Written by the last version that had one LevelDB: three channels and a dropped one."""
 LAGGING = channel_id(b"orders-table-id!", 2)
 DROPPED = channel_id(b"dropped-table-id", 0)

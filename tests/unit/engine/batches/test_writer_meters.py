@@ -10,7 +10,7 @@ from raftstore.engine.batches.writer_meters import JOBS, OTHERS, WRITER_LABELS_M
 from raftstore.protocol.batches import ALREADY, OK, CloseBatch, CommitBatch
 from raftstore.state_machines.batches.txn_records import Verdict
 from tests.batch_bench import CoordinatorBench, manifest_of
-from tests.unit.engine.test_coordinated_table import CHANNEL, Tables, leading_runner
+from tests.unit.engine.batches.test_coordinated_table import CHANNEL, Tables, leading_runner
 
 Told = dict[tuple[str, str], tuple[float, ...]]
 AGE = "raftstore_batch_last_commit_age_seconds"

@@ -20,7 +20,13 @@ from raftstore.protocol.batches import (
 from raftstore.protocol.message import Failed, Message
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id
 from tests.batch_bench import CoordinatorBench, manifest_of
-from tests.unit.engine.test_coordinated_table import CHANNEL, LEADER, TABLE, Tables, leading_runner
+from tests.unit.engine.batches.test_coordinated_table import (
+    CHANNEL,
+    LEADER,
+    TABLE,
+    Tables,
+    leading_runner,
+)
 
 OTHER = NodeId("n2")
 

@@ -15,7 +15,7 @@ from raftstore.rows.sealing import seal
 from raftstore.types import Seq
 from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[4]
 PLACES: Final = (
     ("docs/queries.md", r"`max_lag=N`"),
     ("docs/guarantees.md", r"bounded \(`max_lag`\)"),

@@ -34,7 +34,7 @@ from raftstore.state_machines.batches.txn_records import Drop, decode_step
 from raftstore.state_machines.state_keys import packed
 from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, Term, channel_id, make_guid
 from tests.batch_bench import ChannelBench
-from tests.unit.engine.test_coordinated_table import TABLE, Tables
+from tests.unit.engine.batches.test_coordinated_table import TABLE, Tables
 
 CHANNEL = channel_id(TABLE, 1)
 COORDINATOR = channel_id(TABLE, 0)

@@ -11,7 +11,7 @@ from raftstore.engine.batches import coordinated_table as module
 from raftstore.engine.batches.coordinated_table import CoordinatedTable
 from raftstore.protocol.batches import Writers
 from tests.batch_bench import CoordinatorBench
-from tests.unit.engine.test_coordinated_table import CHANNEL, Tables, leading_runner
+from tests.unit.engine.batches.test_coordinated_table import CHANNEL, Tables, leading_runner
 
 TTL_MS = 9_000
 """Of every attempt that the bench opens."""

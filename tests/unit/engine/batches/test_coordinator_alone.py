@@ -52,8 +52,8 @@ from raftstore.state_machines.batches.txn_records import (
 )
 from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, Term, channel_id, make_guid
 from tests.batch_bench import CoordinatorBench, manifest_of
-from tests.unit.engine.test_coordinated_table import CHANNEL, LEADER, TABLE, leading_runner
-from tests.unit.engine.test_new_coordinator import Host
+from tests.unit.engine.batches.test_coordinated_table import CHANNEL, LEADER, TABLE, leading_runner
+from tests.unit.engine.batches.test_new_coordinator import Host
 
 OTHER, THIRD = NodeId("n2"), NodeId("n3")
 GUID = make_guid(b"session1", 1)
