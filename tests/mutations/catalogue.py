@@ -19,15 +19,19 @@ from tests.mutations.rules.change import CHANGE_RULES
 from tests.mutations.rules.client import CLIENT_RULES
 from tests.mutations.rules.cluster import CLUSTER_RULES
 from tests.mutations.rules.core import CORE_RULES
+from tests.mutations.rules.disk_waits import DISK_WAITS_RULES
 from tests.mutations.rules.election import ELECTION_RULES
 from tests.mutations.rules.engine import ENGINE_RULES
 from tests.mutations.rules.fate import FATE_RULES
 from tests.mutations.rules.floor import FLOOR_RULES
 from tests.mutations.rules.freshness import FRESHNESS_RULES
+from tests.mutations.rules.identity import IDENTITY_RULES
 from tests.mutations.rules.level import LEVEL_RULES
+from tests.mutations.rules.log_matching import LOG_MATCHING_RULES
 from tests.mutations.rules.machine import MACHINE_RULES
 from tests.mutations.rules.outcome import OUTCOME_RULES
 from tests.mutations.rules.piece import PIECE_RULES
+from tests.mutations.rules.positions import POSITIONS_RULES
 from tests.mutations.rules.reading import READING_RULES
 from tests.mutations.rules.replica_snapshots import REPLICA_SNAPSHOT_RULES
 from tests.mutations.rules.row import ROW_RULES
@@ -38,7 +42,9 @@ from tests.mutations.rules.serving import SERVING_RULES
 from tests.mutations.rules.share import SHARE_RULES
 from tests.mutations.rules.snapshot import SNAPSHOT_RULES
 from tests.mutations.rules.spark import SPARK_RULES
+from tests.mutations.rules.staged import STAGED_RULES
 from tests.mutations.rules.storage import STORAGE_RULES
+from tests.mutations.rules.tables import TABLES_RULES
 from tests.mutations.rules.transport import TRANSPORT_RULES
 from tests.mutations.rules.trimming import TRIMMING_RULES
 
@@ -59,15 +65,20 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
         (
             *ELECTION_RULES,
             *CORE_RULES,
+            *LOG_MATCHING_RULES,
             *BASE_RULES,
             *ASSERTION_RULES,
             *OUTCOME_RULES,
             *ENGINE_RULES,
+            *POSITIONS_RULES,
+            *DISK_WAITS_RULES,
             *FLOOR_RULES,
             *FRESHNESS_RULES,
             *BOUND_RULES,
             *FATE_RULES,
             *STORAGE_RULES,
+            *TABLES_RULES,
+            *IDENTITY_RULES,
             *SCAN_RULES,
             *PIECE_RULES,
             *CHANGE_RULES,
@@ -80,6 +91,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *LEVEL_RULES,
             *MACHINE_RULES,
             *BATCH_RULES,
+            *STAGED_RULES,
             *ROW_RULES,
             *SPARK_RULES,
             *SENDING_RULES,

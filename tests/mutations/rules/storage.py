@@ -1,4 +1,4 @@
-"""Mutations of the storage: S0.1, S0.2, S0.3, S2.1, S0.4, S0.7, S0.8, S1.3, S10 and S13."""
+"""Mutations of a node's log and its mark: S0.3, S0.4, S0.5, S1.3, S2.1 and S13."""
 
 from __future__ import annotations
 
@@ -7,103 +7,10 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 UNIT = "tests/unit/storage/"
-DAMAGED = UNIT + "tables/test_damaged_tables.py::test_"
-DATABASES = UNIT + "tables/test_table_databases.py::test_"
-SHARED = UNIT + "tables/test_shared_database.py::test_"
 LOG = "tests/cli/test_log.py::test_"
 MESSAGE_LOG = "tests/contract/test_message_log.py::test_"
-LOST_TRUNCATION = (
-    "tests/unit/storage/test_store.py::"
-    "test_records_that_a_lost_truncation_brings_back_are_not_taken_for_applied"
-)
-TABLE_STORE = "tests/contract/test_table_store.py::test_"
 
 STORAGE_RULES: tuple[Mutation, ...] = (
-    mutation(
-        "S0.1-directory",
-        "A node starts on the store of another.",
-        Edit(
-            "_load",
-            'facts["node"] != name',
-            "False",
-        ),
-        directed(UNIT + "test_identity.py::test_directory_of_another_node_is_refused_untouched"),
-    ),
-    mutation(
-        "S0.1-marker",
-        "A damaged identity is believed.",
-        Edit(
-            "_load",
-            'facts.get("checksum") != _checksum(facts)',
-            "False",
-        ),
-        directed(UNIT + "test_identity.py::test_damaged_marker_is_refused"),
-    ),
-    mutation(
-        "S0.1-presence",
-        "A node goes on writing to files that were removed.",
-        Edit(
-            "PresenceWatch._run",
-            "place in before and not self._is_stopped.is_set()",
-            "False",
-        ),
-        directed(UNIT + "test_presence.py::test_what_is_taken_away_is_told"),
-    ),
-    mutation(
-        "S0.1-presence-twice",
-        "A mark that the node replaces itself counts as taken away.",
-        Edit(
-            "MarkFile._rewrite",
-            "self.place = self._ops.place(self._path, self._descriptor)",
-            "",
-        ),
-        directed(UNIT + "test_presence.py::test_new_segments_and_marks_are_no_loss"),
-    ),
-    mutation(
-        "S0.1-owner-checksum",
-        "A flipped bit makes tables those of another store.",
-        Edit(
-            "TablesDirectory._check_owner",
-            'not owner or (checksum and checksum != f"{crc32(owner):08x}\\n".encode())',
-            "not owner",
-        ),
-        directed(DAMAGED + "flipped_bit_is_not_taken_for_another_store"),
-    ),
-    mutation(
-        "S0.1-created",
-        "A power cut turns a store that voted back into a half-made one.",
-        Edit(
-            "_create",
-            "ops.rename(creating, directory / MARKER_NAME)\nops.sync_directory(directory)",
-            "ops.rename(creating, directory / MARKER_NAME)",
-        ),
-        directed(UNIT + "test_identity.py::test_creation_is_durable_step_by_step"),
-    ),
-    mutation(
-        "S0.2-pieces",
-        "A log without its vote record starts, or the reverse.",
-        Edit(
-            "check_pieces",
-            "has_log and has_mark",
-            "True",
-        ),
-        directed(
-            UNIT + "log/test_recovery.py::test_log_without_mark_or_mark_without_log_is_refused"
-        ),
-    ),
-    mutation(
-        "S0.2-first-segment",
-        "A kill while a damaged log is cut leaves no log.",
-        Edit(
-            "LogRecovery._cut",
-            "self._ops.replace_file(path, header)",
-            "self._ops.unlink(path)\nself._ops.create_file(path, header)",
-        ),
-        directed(
-            UNIT
-            + "log/test_recovery_cuts.py::test_kill_while_the_only_segment_is_mended_leaves_a_log"
-        ),
-    ),
     mutation(
         "S0.3-mark",
         "A log that lost acknowledged records starts as if it had all.",
@@ -394,136 +301,6 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
-        "S0.7-stopped-cluster",
-        "Logs of two clusters are compared.",
-        Edit(
-            "_refuse_other_cluster",
-            "clusters[0] != clusters[1]",
-            "False",
-        ),
-        directed(LOG + "other_cluster_is_refused"),
-    ),
-    mutation(
-        "S0.7-one-proposal",
-        "A store accepts a second founding proposal.",
-        Edit(
-            "StoreIdentity.record_proposal",
-            "accepted and (accepted, self.members) != (cluster_id, members)",
-            "False",
-        ),
-        directed(UNIT + "test_identity.py::test_only_one_proposal_is_ever_accepted"),
-    ),
-    mutation(
-        "S0.8-dropped",
-        "The id of a dropped table is used again.",
-        Edit(
-            "SegmentLog._open",
-            "channel in self._dropped",
-            "False",
-        ),
-        directed(MESSAGE_LOG + "dropped_channel_is_refused_for_ever"),
-        disk_runs(),
-    ),
-    mutation(
-        "S0.8-absent",
-        "A channel is deleted because no row of the catalog names its table.",
-        Edit(
-            "CatalogController._close_dropped",
-            "channel_table(channel) in self.catalog.dropped",
-            "channel != node.metadata_channel and self.catalog.table_of(channel) is None",
-        ),
-        directed(
-            "tests/unit/engine/catalog/test_catalog_replay.py::"
-            "test_catalog_without_its_rows_deletes_nothing"
-        ),
-    ),
-    mutation(
-        "S0.8-files",
-        "The files of a dropped channel's table stay.",
-        Edit(
-            "TablesDirectory._remove",
-            "path.exists()",
-            "False",
-        ),
-        directed(TABLE_STORE + "channel_that_goes_leaves_no_key_of_any_sort"),
-    ),
-    mutation(
-        "S0.4-dropped-readers",
-        "The table of a dropped channel is closed under a reader's snapshot.",
-        Edit(
-            "ChannelDatabase.retire",
-            "self._snapshots == 0",
-            "True",
-        ),
-        directed(DATABASES + "dropped_table_is_kept_until_its_last_reader_has_closed_it"),
-    ),
-    mutation(
-        "S10-shared-beside",
-        "The state beside the rows is not copied from a database that all channels shared.",
-        Edit(
-            "channel_end",
-            'channel + b"\\xff"',
-            'channel + b"\\x02"',
-        ),
-        directed(SHARED + "every_channel_gets_a_database_of_its_own_with_the_same_contents"),
-    ),
-    mutation(
-        "S10-shared-removed-early",
-        "Half a copy of a channel counts as its table.",
-        Edit(
-            "_copy",
-            "target.with_name(target.name + COPYING_SUFFIX)",
-            "target",
-        ),
-        Edit("_copy", "copying.rename(target)", "pass"),
-        directed(SHARED + "copy_that_was_interrupted_goes_on_at_the_next_start"),
-    ),
-    mutation(
-        "S0.4-one-channel-rebuilt",
-        "Damage of one channel that a read found has all channels built again.",
-        Edit(
-            "ask_for_rebuild",
-            "channel is None",
-            "True",
-        ),
-        directed(
-            UNIT
-            + "tables/test_damaged_tables.py::"
-            + "test_damage_found_by_a_read_has_only_its_channel_built_again"
-        ),
-    ),
-    mutation(
-        "S10-made-ahead",
-        "A new channel's database is made by the thread that applies.",
-        Edit(
-            "LevelDbTables.open_channel",
-            "database.prepare(self._making.submit)",
-            "pass",
-        ),
-        directed(DATABASES + "database_of_a_new_channel_is_made_ahead_of_its_first_record"),
-    ),
-    mutation(
-        "S0.4-made-while-closed",
-        "Tables are closed while the database of a new channel is being made.",
-        Edit("ChannelDatabase.close", "wait((self._making,))", "pass"),
-        directed(
-            UNIT + "tables/test_channel_database.py::test_close_waits_for_a_database_in_the_making"
-        ),
-    ),
-    mutation(
-        "S0.4-channels-max",
-        "A table is created for whose channels a node has no files.",
-        Edit(
-            "TableCommands._refuse_channels",
-            "channels <= self._channels_max",
-            "True",
-        ),
-        directed(
-            "tests/unit/engine/catalog/test_requests.py::"
-            "test_table_that_brings_a_node_more_channels_than_it_has_files_for_is_refused"
-        ),
-    ),
-    mutation(
         "S1.3-mark",
         "A vote that only the mark still knows is given again in its term.",
         Edit(
@@ -548,29 +325,6 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         directed(MESSAGE_LOG + "append_is_refused_when_it_leaves_a_gap_and_the_log_stops"),
     ),
     mutation(
-        "S10-order",
-        "Records are applied out of their order.",
-        Edit(
-            "AppliedChannel.queue",
-            "record.base_seq != self.queued_seq + 1 or self.in_pieces",
-            "False",
-        ),
-        directed(TABLE_STORE + "record_is_refused_when_it_leaves_a_gap_or_comes_twice"),
-    ),
-    mutation(
-        "S10-atomic",
-        "The applied position is not in the atomic batch of its rows.",
-        Edit(
-            "Applier._flush",
-            "batch.put(applied_key(channel), encode_applied(channel, state.unflushed))",
-            "pass",
-        ),
-        directed(
-            UNIT + "tables/test_leveldb_tables.py::test_rows_and_position_are_one_atomic_batch"
-        ),
-        disk_runs(),
-    ),
-    mutation(
         "S13-vote",
         "The log stores a changed vote or a lower term.",
         Edit(
@@ -585,21 +339,6 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             ")",
         ),
         directed(MESSAGE_LOG + "vote_is_refused_when_it_changes_within_its_term"),
-    ),
-    mutation(
-        "S0.2-half-a-store-starts",
-        "A log without its mark starts with a new one.",
-        Edit(
-            "check_pieces",
-            "has_log and has_mark",
-            "True",
-        ),
-        Edit(
-            "MarkFile.open",
-            'raise mark._refusal("is missing")',
-            "cls.create(ops, path, store_uuid)",
-        ),
-        disk_runs(),
     ),
     mutation(
         "S0.3-hole-filled-without-a-witness",
@@ -670,36 +409,6 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         worlds(),
     ),
     mutation(
-        "S0.7-second-founding-accepted",
-        "A store accepts a second founding proposal.",
-        Edit(
-            "StoreIdentity.record_proposal",
-            "accepted and (accepted, self.members) != (cluster_id, members)",
-            "False",
-        ),
-        Edit(
-            "StoreIdentity.record_proposal",
-            "not accepted",
-            "True",
-        ),
-        disk_runs(),
-    ),
-    mutation(
-        "S0.8-drop-forgotten",
-        "A dropped table is forgotten by the next start, and its id is free again.",
-        Edit(
-            "LogRecovery._apply",
-            "self._log.channels.pop(channel, None)\nself._log.dropped[channel] = None",
-            "pass",
-        ),
-        Edit(
-            "LogRecovery._compare",
-            "row.dropped",
-            "row.dropped and False",
-        ),
-        disk_runs(),
-    ),
-    mutation(
         "S0.3-hole-behind-a-hole",
         "A record that was filled is lost when the log is damaged in front of it.",
         Edit(
@@ -720,26 +429,6 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             UNIT + "log/test_holes.py::test_what_was_filled_is_kept_when_what_was_filled_before_it"
             "_is_damaged"
         ),
-    ),
-    mutation(
-        "S2.5-lost-truncation",
-        "Records that a lost truncation brings back count as applied.",
-        Edit(
-            "ChannelIndex.may_hold",
-            "promised.seq <= self.last_part.last_seq and self.end.term == promised.term",
-            "promised.seq <= self.last_part.last_seq",
-        ),
-        directed(LOST_TRUNCATION + "[6]"),
-    ),
-    mutation(
-        "S2.5-lost-truncation-refused",
-        "A node whose log lost a truncation with its end never starts again.",
-        Edit(
-            "reconcile",
-            "term is not None and log.open_channel(channel).shortfall is None",
-            "term is not None",
-        ),
-        directed(LOST_TRUNCATION + "[4]"),
     ),
     mutation(
         "S0.3-segment-synced",

@@ -242,3 +242,21 @@ class Bench:
             self.barrier(base_max)
         while self.retention.trimmer._work is not None:
             self.look()
+
+
+def begun(bench: Bench) -> list[Any]:
+    """Channels whose barrier was asked for and not taken."""
+    return [channel for channel, _ in bench.barriers]
+
+
+def held_by(bench: Bench) -> tuple[str, str, int] | None:
+    """The floor that keeps the channel's log."""
+    found = bench.retention.trimmer.held_by(CHANNEL)
+    return None if found is None else (found.name, found.owner, found.seq)
+
+
+def wanted(bench: Bench) -> int | None:
+    """How far the channel is to be cut."""
+    bench.look()
+    work = bench.retention.trimmer._work
+    return None if work is None else int(work.wanted)

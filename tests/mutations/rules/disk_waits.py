@@ -1,0 +1,173 @@
+"""Mutations of what waits for the disk in the engine, and of a disk that hangs: S0.4 and S0.5."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed, worlds
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+STALLS = "tests/unit/engine/test_storage_stalls.py::test_"
+TESTS = "tests/unit/engine/channel/test_rules_engine.py::test_"
+HOLE_REPAIRS = "tests/unit/engine/channel/test_hole_repairs.py::test_"
+
+DISK_WAITS_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S0.4-hang-hand-over",
+        "A leader whose disk hangs does not give its leadership away.",
+        Edit(
+            "Leader.on_storage_stalled",
+            "self.hand_over.leave(reason, down)",
+            "",
+        ),
+        directed(STALLS + "leadership_moves_although_network_and_heartbeats_are_well"),
+    ),
+    mutation(
+        "S0.4-hang-step-down",
+        "A leader whose disk hangs stays if nobody takes over at once.",
+        Edit(
+            "HandOver.on_timer",
+            "self._state.emit(StepDown(stalled))",
+            "self._begin_try()",
+        ),
+        directed(STALLS + "leader_that_hangs_refuses_writes_and_linearizable_reads_with_the_cause"),
+    ),
+    mutation(
+        "S0.4-hang-reads",
+        "A leader whose disk hangs confirms reads that it cannot answer.",
+        Edit(
+            "Replica._on_read",
+            "state.storage_stalled is not None",
+            "False",
+        ),
+        directed(STALLS + "leader_that_hangs_refuses_writes_and_linearizable_reads_with_the_cause"),
+    ),
+    mutation(
+        "S0.4-hang-writes",
+        "A leader whose disk hangs takes more writes.",
+        Edit(
+            "HandOver.leave",
+            "self._sequencer.refusal = reason",
+            "",
+        ),
+        directed(STALLS + "leader_that_hangs_refuses_writes_and_linearizable_reads_with_the_cause"),
+    ),
+    mutation(
+        "S0.4-hang-votes",
+        "A voter whose disk hangs goes on voting and standing.",
+        Edit(
+            "Replica.may_vote",
+            "if self._state.storage_stalled is not None:\n    return False",
+            "",
+        ),
+        directed(STALLS + "follower_that_hangs_neither_votes_nor_stands"),
+    ),
+    mutation(
+        "S0.4-hang-barrier",
+        "A hand-over waits for the disk that hangs.",
+        Edit(
+            "ChannelRunner.send_election",
+            "isinstance(message, TermOnly)",
+            "False",
+        ),
+        directed(
+            STALLS + "step_down_that_an_operator_asks_for_does_not_wait_for_the_disk",
+            STALLS + "drain_does_not_wait_for_the_disk",
+        ),
+    ),
+    mutation(
+        "S0.4-unsynced-leader",
+        "What others commit fills the memory of a leader whose disk hangs.",
+        Edit(
+            "ChannelRunner.on_publish",
+            "refusal = refusal or self.parts.guard.refusal(len(message.payload))",
+            "",
+        ),
+        directed(STALLS + "what_is_not_on_the_disk_is_bounded_though_others_commit_it"),
+    ),
+    mutation(
+        "S0.4-unsynced-follower",
+        "What leaders send fills the memory of a follower whose disk hangs.",
+        Edit(
+            "ChannelRunner.on_replication",
+            "type(message) in WITH_RECORDS and self.parts.guard.refusal(0) is not None",
+            "False",
+        ),
+        directed(STALLS + "follower_drops_what_its_disk_does_not_take_and_catches_up"),
+    ),
+    mutation(
+        "S0.4-hang-outbox",
+        "Messages that wait for a disk that hangs fill the memory.",
+        Edit(
+            "Outbox._enqueue",
+            "self.dropped += 1\nreturn",
+            "self.dropped += 1",
+        ),
+        directed(STALLS + "messages_that_would_wait_are_dropped_and_counted"),
+    ),
+    mutation(
+        "S0.5-hang-term",
+        "A hand-over speaks of a term that is not durable.",
+        Edit(
+            "Outbox.send_term",
+            "self._log.durable_operation() >= term_operation",
+            "True",
+        ),
+        directed(STALLS + "term_that_is_not_durable_keeps_even_a_hand_over_back"),
+    ),
+    mutation(
+        "S0.5-hang-only",
+        "Every election message passes a disk that hangs.",
+        Edit(
+            "ChannelRunner.send_election",
+            "isinstance(message, TermOnly)",
+            "True",
+        ),
+        directed(STALLS + "only_what_says_a_durable_term_and_nothing_else_leaves_past_the_disk"),
+    ),
+    mutation(
+        "S0.5-filled",
+        "A replica takes part again before what was filled is durable.",
+        Edit(
+            "HoleRepairs.on_durable",
+            "repair.is_done and repair.last_operation <= operation",
+            "repair.is_done",
+        ),
+        directed(HOLE_REPAIRS + "replica_stays_deaf_until_what_was_filled_is_durable"),
+    ),
+    mutation(
+        "S0.5-outbox",
+        "Messages leave before what they reveal is durable.",
+        Edit(
+            "Outbox._enqueue",
+            "is_free and operation <= self._log.durable_operation()",
+            "is_free",
+        ),
+        directed(TESTS + "message_waits_for_the_operation_it_reveals"),
+    ),
+    mutation(
+        "S0.5-replication",
+        "Replication messages do not wait for their term.",
+        Edit(
+            "ChannelRunner.execute",
+            "parts.outbox.send(to, message, after_operation=self.term_operation)",
+            "parts.outbox.send(to, message, after_operation=0)",
+        ),
+        directed(TESTS + "replication_message_waits_for_its_term"),
+    ),
+    mutation(
+        "S0.5-world",
+        "Votes and terms leave the node before they are durable.",
+        Edit(
+            "Outbox._enqueue",
+            "operation <= self._log.durable_operation()",
+            "operation >= 0",
+        ),
+        worlds(
+            seeds=range(1, 17),
+            slow_disk="1",
+            sync_min_ms="20",
+            sync_max_ms="150",
+            fault_interval_ms="150",
+        ),
+    ),
+)

@@ -1,0 +1,303 @@
+"""The channels whose logs the trimmer cuts, and how much of each goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftstore.engine.deadlines import NEVER_MS
+from raftstore.types import ChannelConfig
+from tests.unit.engine.retention_bench import CHANNEL, OTHER, B, Bench, C, begun, wanted
+
+
+def test_nothing_is_looked_at_unless_logs_are_trimmed_at_all() -> None:
+    """The setting is off by default."""
+    bench = Bench(enabled=False)
+    bench.retention.start(1_000)
+    assert bench.retention.deadlines.next_ms == NEVER_MS
+
+
+def test_logs_are_looked_at_at_intervals() -> None:
+    """From one interval after the start on; what is not due is left alone."""
+    bench = Bench()
+    bench.grow(20)
+    bench.retention.start(1_000)
+    assert bench.retention.deadlines is bench.retention.trimmer.deadlines
+    for moment in (1_050, 1_100, 1_150):
+        assert bench.retention.deadlines.next_ms == moment
+        bench.look()
+    assert not bench.barriers
+    trimmer = bench.retention.trimmer
+    assert (trimmer.trims_total, trimmer.trimmed_seqs_total, trimmer.carried_total) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("records", "cut"), [(20, None), (21, 11), (60, 50)])
+def test_channel_with_too_many_records_keeps_the_newer_half(records: int, cut: int | None) -> None:
+    """Twenty are allowed behind the base, whatever was cut before: then ten stay."""
+    for base in (0, 100):
+        bench = Bench()
+        bench.based(base)
+        bench.grow(base + records)
+        bench.look()
+        if cut is None:
+            assert not bench.barriers
+        else:
+            assert begun(bench) == [CHANNEL]
+            work = bench.retention.trimmer._work
+            assert work is not None
+            assert work.wanted == base + cut
+
+
+def test_channel_with_too_many_bytes_keeps_the_newer_half() -> None:
+    """A thousand are allowed, of ten each."""
+    for records, cut in ((100, None), (101, 51)):
+        bench = Bench(channel_records=10_000)
+        bench.grow(records)
+        bench.look()
+        work = bench.retention.trimmer._work
+        assert (None if work is None else work.wanted) == cut
+
+
+def test_bytes_of_a_channel_are_added_up_as_they_come() -> None:
+    """Bytes that were measured are not measured again, until the base or the end moves back."""
+    bench = Bench()
+    kept = bench.retention.trimmer.kept_bytes
+    bench.grow(5)
+    assert kept(bench.mine) == 50
+    bench.grow(9)
+    assert kept(bench.mine) == kept(bench.mine) == 90
+    assert bench.log.asked == [
+        "bytes between 0 and 5",
+        "bytes between 5 and 9",
+        "bytes between 9 and 9",
+    ]
+    bench.based(4)
+    assert kept(bench.mine) == 50
+    bench.grow(7)  # a tail was cut
+    assert kept(bench.mine) == 30
+    bench.grow(8)
+    assert kept(bench.mine) == 40
+    bench.log.asked.clear()
+    bench.retention.channel_closed(bench.mine)
+    assert kept(bench.mine) == 40
+    assert bench.log.asked == ["bytes between 4 and 8"]
+
+
+def recovering(runner: Any) -> None:
+    """It lacks something."""
+    runner.core.is_recovering = True
+
+
+def stopped(runner: Any) -> None:
+    """It contradicts the others."""
+    runner.core.stopped_reason = "a test says so"
+
+
+def with_hole(runner: Any) -> None:
+    """Its log lacks records."""
+    runner.hole = object()
+
+
+def alone(runner: Any) -> None:
+    """It is the only replica."""
+    config = ChannelConfig(((B,),))
+    runner.core.config = lambda: config
+
+
+@pytest.mark.parametrize("change", [recovering, stopped, with_hole, alone])
+def test_channel_that_must_not_be_trimmed_is_passed_over(change: Any) -> None:
+    """S0.3, S13: its log is evidence, or all that there is. The next one is trimmed."""
+    bench = Bench()
+    for runner in (bench.mine, bench.other):
+        bench.grow(40, runner)
+    change(bench.mine)
+    bench.look()
+    assert begun(bench) == [OTHER]
+
+
+def test_log_of_two_replicas_is_trimmed() -> None:
+    """One can be mended by the other."""
+    bench = Bench()
+    config = ChannelConfig(((B, C),))
+    bench.mine.core.config = lambda: config
+    bench.grow(40)
+    bench.look()
+    assert begun(bench) == [CHANNEL]
+
+
+@pytest.mark.parametrize("change", [recovering, stopped, with_hole])
+def test_asking_for_logs_of_single_replicas_asks_for_no_evidence(change: Any) -> None:
+    """The setting is for channels with one replica."""
+    bench = Bench(single_replica=True)
+    bench.grow(40)
+    change(bench.mine)
+    bench.look()
+    assert not bench.barriers
+    bench = Bench(single_replica=True)
+    alone(bench.mine)
+    bench.grow(40)
+    bench.look()
+    assert begun(bench) == [CHANNEL]
+
+
+def test_channel_is_never_wanted_above_what_it_has_applied() -> None:
+    """S6.5: by its records, and by what its log has in old segments."""
+    bench = Bench()
+    bench.grow(40)
+    bench.applied[CHANNEL] = 17
+    bench.look()
+    work = bench.retention.trimmer._work
+    assert work is not None
+    assert work.wanted == 17
+    bench = too_long()
+    bench.applied[CHANNEL] = 4
+    bench.look()
+    work = bench.retention.trimmer._work
+    assert work is not None
+    assert work.wanted == 4
+
+
+def test_old_records_go_whatever_their_number() -> None:
+    """Record n is of n tens of milliseconds; those of the very bound stay."""
+    bench = Bench(age_ms=300)
+    bench.grow(15)
+    bench.wall_ms = 300 + 10
+    bench.look()
+    assert not bench.barriers
+    assert "heads behind 0 up to 15, 1" in bench.log.asked
+    bench.wall_ms = 300 + 11
+    bench.trim()
+    assert bench.trims == [("orders/3", 1)]
+    bench.wall_ms = 300 + 70
+    bench.trim()
+    assert bench.trims[1:] == [("orders/3", 6)]
+    bench.wall_ms = 999_999
+    bench.applied[CHANNEL] = 12
+    bench.trim()
+    assert bench.trims[2:] == [("orders/3", 12)]
+
+
+def test_channel_without_records_has_no_old_ones() -> None:
+    """One whose log is cut as far as it has applied has none, too."""
+    bench = Bench(age_ms=300)
+    bench.wall_ms = 999_999
+    bench.look()
+    bench.look()
+    assert not bench.barriers
+
+
+def test_records_that_are_too_many_go_whatever_their_age() -> None:
+    """The bound in records is no bound in time."""
+    bench = Bench(age_ms=300)
+    bench.wall_ms = 310
+    bench.grow(40)
+    bench.trim()
+    assert bench.trims == [("orders/3", 30)]
+
+
+# --- the log as a whole ---------------------------------------------------------------------------
+
+
+def too_long(**settings: Any) -> Bench:
+    """A log of sixteen segments instead of ten, whose oldest one a channel keeps for its records
+    up to seq 8; it has others in the next ones."""
+    bench = Bench(**settings)
+    bench.log.size = 1_600
+    bench.grow(15)
+    bench.log.needs_from = {CHANNEL: 7, OTHER: 8}
+    bench.log.ends = {CHANNEL: {7: 8, 17: 10, 18: 11, 19: 12}}
+    return bench
+
+
+def test_channel_that_keeps_the_older_half_of_a_long_log_is_cut_behind_it() -> None:
+    """1600 bytes are to be 500: the channel is cut where it ends in segment 18, the eleventh behind
+    the oldest."""
+    assert wanted(too_long()) == 11
+
+
+def test_log_is_too_long_above_its_bound() -> None:
+    """At the bound it is as long as it may be."""
+    assert wanted(too_long(log_bytes=1_600)) is None
+    assert wanted(too_long(log_bytes=1_599)) == 8
+
+
+def test_channel_that_keeps_a_younger_segment_is_left_alone() -> None:
+    """Its records would free nothing while another keeps the oldest."""
+    bench = too_long()
+    bench.log.needs_from = {CHANNEL: 8, OTHER: 7}
+    assert wanted(bench) is None
+
+
+def test_channel_that_has_nothing_to_give_in_old_segments_is_trimmed_as_usual() -> None:
+    """By its own bounds."""
+    bench = too_long()
+    bench.based(11)
+    assert wanted(bench) is None
+    bench.grow(11 + 21)
+    assert wanted(bench) == 22
+
+
+def test_log_is_allowed_to_be_four_times_as_long_as_the_bases_in_it() -> None:
+    """Writing them anew would cost more than it frees."""
+    bench = too_long()
+    bench.based(0, folds=b"f" * 200)
+    bench.based(0, bench.other, folds=b"f" * 200)
+    assert wanted(bench) is None
+    bench.log.size = 1_601
+    bench.log.ends[CHANNEL] = {7: 8, 15: 9, 16: 10}
+    assert wanted(bench) == 9, "to half of 1600"
+
+
+def test_segments_that_no_channel_needs_go() -> None:
+    """Before anything else is looked for; and only if there is one."""
+    bench = Bench()
+    bench.look()
+    assert bench.log.begun == []
+    assert not bench.told()
+    bench.log.oldest = 9
+    bench.look()
+    assert bench.log.begun == [9]
+    assert bench.told() == [("log_floor_moved", {"was": 7, "segment": 9, "log_bytes": 400})]
+    bench.look()
+    assert bench.log.begun == [9]
+
+
+def carrying() -> Bench:
+    """A long log whose oldest segment an idle channel keeps for its base alone."""
+    bench = too_long()
+    bench.based(8)
+    bench.log.ends = {CHANNEL: {7: 8}}
+    return bench
+
+
+def test_base_that_alone_keeps_the_oldest_segment_is_written_anew() -> None:
+    """At the log's end; in each look that finds it so."""
+    bench = carrying()
+    bench.look()
+    assert bench.log.rebased == [(CHANNEL, bench.mine.core.base)]
+    assert bench.retention.trimmer.carried_total == 1
+    bench.look()
+    assert bench.retention.trimmer.carried_total == 2
+
+
+@pytest.mark.parametrize("why", ["short", "no base", "hole", "younger", "records", "no segment"])
+def test_base_is_not_written_anew_for_nothing(why: str) -> None:
+    """The log is short enough, there is none, or something else keeps the segment."""
+    bench = carrying()
+    if why == "short":
+        bench.log.size = 1_000
+    elif why == "no base":
+        bench.based(0)
+        bench.log.ends = {CHANNEL: {}}
+    elif why == "hole":
+        with_hole(bench.mine)
+    elif why == "younger":
+        bench.log.needs_from[CHANNEL] = 8
+    elif why == "records":
+        bench.log.ends[CHANNEL][7] = 9
+    else:
+        bench.log.needs_from.clear()
+    bench.look()
+    assert not bench.log.rebased
+    assert bench.retention.trimmer.carried_total == 0
