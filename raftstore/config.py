@@ -379,6 +379,19 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubSettings:
+    """Reading all that is stored in the background, to find damage before it is needed."""
+
+    enabled: bool = True
+    """Whether it is done at all."""
+    second_bytes_max: int = 1 * MIB
+    """Bytes of log and tables that are read and verified in a second: the rest of the disk, and of
+    the processor, is for writes and reads. 1 MiB/s reads 80 GiB in a day."""
+    interval_ms: int = 3_600_000
+    """Pause after everything was read."""
+
+
+@dataclass(frozen=True, slots=True)
 class TransportSettings:
     """Connections."""
 
@@ -446,5 +459,6 @@ class NodeSettings:
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    scrub: ScrubSettings = field(default_factory=ScrubSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

@@ -19,10 +19,10 @@ from tests.unit.engine.engine_world import publish, run
 SMALL_CHUNKS = SnapshotSettings(chunk_bytes_max=2 * KIB)
 
 
-def world_of(seed: int = 1) -> SnapshotWorld:
+def world_of(seed: int = 1, *, scrub: bool = False) -> SnapshotWorld:
     """Three replicas with some rows, and snapshots of several chunks."""
     settings = NodeSettings(name="", data_dir="", storage=STORAGE, snapshot=SMALL_CHUNKS)
-    options = SimOptions(seed=seed, partitions=1, evict_percent=0)
+    options = SimOptions(seed=seed, partitions=1, evict_percent=0, scrub=scrub)
     cluster = SimCluster(options, settings)
     cluster.start()
     cluster.create_table(1)

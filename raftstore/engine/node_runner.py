@@ -31,6 +31,7 @@ from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.clock import Clock
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.halt import NodeHalt
+from raftstore.engine.healing.service import Healing, HealingParts
 from raftstore.engine.message_kinds import (
     BATCH_KINDS,
     ELECTION_KINDS,
@@ -112,6 +113,7 @@ class NodeRunner:
             self.repairs.deadlines,
             self.retention.deadlines,
             *self.snapshots.deadlines,
+            *self.healing.deadlines,
             *self.batches.deadlines,
         )
 
@@ -209,6 +211,7 @@ class NodeRunner:
             settings,
         )
         self._make_retention()
+        self._make_healing()
         self._connect(notices)
 
     def _make_retention(self) -> None:
@@ -235,6 +238,21 @@ class NodeRunner:
 
         self.retention.floors.sources.append(transfers)
 
+    def _make_healing(self) -> None:
+        """The part that looks for damage, and makes it good."""
+        self.healing = Healing(
+            HealingParts(
+                self.channels,
+                self.ports.log,
+                self.ports.tables,
+                self._settings.scrub,
+                self.events.tell,
+                lambda runner: self.controller.reopen(runner, self.clock.now_ms),
+                self.snapshots.receiver.replace,
+            )
+        )
+        self.snapshots.receiver.on_replaced = self.healing.table_repairs.replaced
+
     def _make_snapshots(self) -> None:
         """The part that gives other replicas their tables, and takes theirs."""
         self.snapshots = ReplicaSnapshots(
@@ -254,7 +272,7 @@ class NodeRunner:
     def _connect(self, notices: ChannelNotices) -> None:
         """Say what is told of channels to whom, in this order."""
         watch, reader, batches = self.watch, self.reader, self.batches
-        notices.opened = (watch.channel_opened, self.repairs.opened)
+        notices.opened = (watch.channel_opened, self.repairs.opened, self.healing.opened)
         notices.snapshot_needed = (self.snapshots.on_needed,)
         notices.closed = (
             self.repairs.closed,
@@ -303,6 +321,7 @@ class NodeRunner:
             failovers=self.failovers,
             lag_guard=self.lag_guard,
             retention=self.retention,
+            healing=self.healing,
             snapshots=self.snapshots,
             step_downs=StepDownLimit(),
             guard=self.guard,
@@ -347,6 +366,7 @@ class NodeRunner:
             self.watch.add_peer(node, now_ms)
         self.controller.start(now_ms)
         self.retention.start(now_ms)
+        self.healing.start(now_ms)
         self._after()
 
     # --- turns ------------------------------------------------------------------------------------
@@ -482,6 +502,7 @@ class NodeRunner:
         self.repairs.on_timer(now_ms)
         self.retention.on_timer(now_ms)
         self.snapshots.on_timer(now_ms)
+        self.healing.on_timer(now_ms)
         self.failovers.on_timer(now_ms)
         self.batches.on_timer(now_ms)
         self._after()

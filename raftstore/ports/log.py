@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from raftstore.ports.scrub import LogVerifying
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
 from raftstore.types import (
@@ -88,6 +89,10 @@ class MessageLog(Protocol):
     a crash leaves a prefix. Nothing written may be *revealed* before it is durable (S0.5); the
     engine keeps its outbox behind the numbers returned here.
     """
+
+    @property
+    def verifying(self) -> LogVerifying:
+        """Reads it back while the node runs."""
 
     def channels(self) -> tuple[ChannelId, ...]:
         """Channels the log knows, in a stable order."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from raftstore.ports.machine import Row, StateMachine, StateWrites
+from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage, TableCopy
 from raftstore.protocol.records import Record
 from raftstore.types import ChannelId, History, Seq
@@ -77,6 +78,10 @@ class TableSnapshot(Protocol):
     def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
         """All that the table consists of, in key order behind the key ``after`` (None: from the
         first), each checked; one pair, and more while they take no more than ``bytes_max``."""
+
+    def verify(self, after: bytes | None, bytes_max: int) -> TableStep:
+        """Read and check all that the table consists of behind the key ``after``, about so many
+        bytes; damage is told and stops nothing."""
 
     def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` pairs of the state beside the rows in [start, stop), in key order."""

@@ -200,6 +200,12 @@ class LogTruth:
             found = self._channels[channel] = _Expected()
         return found
 
+    def lost(self, channel: ChannelId, shortfall: History | None) -> None:
+        """The running node found damage: the channel has a hole from now on, and is recovering from
+        ``shortfall``. All of it was durable."""
+        expected = self._expected(channel)
+        expected.has_hole, expected.promise = True, shortfall
+
     # --- after a start ----------------------------------------------------------------------------
 
     def check(

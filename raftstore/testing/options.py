@@ -80,6 +80,9 @@ class SimOptions:
     retention: bool = False
     """Logs are trimmed, to far less than the clients write in a world."""
 
+    scrub: bool = False
+    """Nodes read back all that they stored, and records and rows are damaged while they run."""
+
     jobs: int = 0
     """Writers of atomic micro-batches over all partitions."""
 

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from raftstore.config import KIB, NodeSettings, RetentionSettings, SnapshotSettings, StorageSettings
+from raftstore.config import (
+    KIB,
+    MIB,
+    NodeSettings,
+    RetentionSettings,
+    ScrubSettings,
+    SnapshotSettings,
+    StorageSettings,
+)
 from raftstore.protocol.admin import CreateTable
 from raftstore.protocol.message import Done, Message
 from raftstore.testing.invariants import InvariantError, Oracle
@@ -21,6 +29,8 @@ from raftstore.testing.sim_tables import SimTables
 from raftstore.testing.sim_trace import Trace
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
 
+SCRUB: Final = ScrubSettings(second_bytes_max=4 * MIB, interval_ms=500)
+"""So that several passes go over all of a world's nodes."""
 RETENTION: Final = RetentionSettings(
     enabled=True,
     channel_bytes=1 * KIB,
@@ -79,6 +89,8 @@ class SimCluster:
         if options.retention:
             storage = replace(base.storage, segment_bytes=RETENTION_SEGMENT_BYTES)
             base = replace(base, storage=storage, retention=RETENTION, snapshot=SNAPSHOT)
+        scrub = SCRUB if options.scrub else ScrubSettings(enabled=False)
+        base = replace(base, scrub=scrub)
         self.node_ids = [
             node_id(f"n{index + 1}", self.rng.randbytes(16)) for index in range(options.nodes)
         ]

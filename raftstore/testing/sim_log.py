@@ -9,6 +9,7 @@ from typing import Final
 
 from raftstore.config import KIB, StorageSettings
 from raftstore.ports.log import Base
+from raftstore.ports.scrub import LogDamage, LogVerifying
 from raftstore.protocol.records import Record
 from raftstore.storage.log.group_commit import Batch
 from raftstore.storage.log.index import offset_of, segment_of
@@ -22,6 +23,22 @@ from raftstore.types import ChannelId, NodeId, Seq, Term
 ROOT: Final = Path("/sim")
 STORE_UUID: Final = bytes(16)
 SETTINGS: Final = StorageSettings(segment_bytes=64 * KIB, log_cache_bytes=256 * KIB)
+
+
+class _WatchedScrub:
+    """ports.LogVerifying: what it makes of damage is told to the truth."""
+
+    def __init__(self, log: SimLog, verifying: LogVerifying) -> None:
+        self._log = log
+        self._verifying = verifying
+        self.step = verifying.step
+        self.channels_hit = verifying.channels_hit
+        self.bases_hit = verifying.bases_hit
+
+    def lose(self, channel: ChannelId, damage: LogDamage) -> None:
+        """As in production."""
+        self._verifying.lose(channel, damage)
+        self._log.truth.lost(channel, self._log.open_channel(channel).shortfall)
 
 
 class SimLog(SegmentLog):
@@ -38,6 +55,7 @@ class SimLog(SegmentLog):
         super().__init__(files, files.root, store_uuid, settings, reach=reach)
         self.files = files
         self.truth = truth
+        self.verifying = _WatchedScrub(self, self.verifying)
 
     @classmethod
     def new(cls, seed: int = 0, settings: StorageSettings = SETTINGS) -> SimLog:

@@ -13,7 +13,9 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from raftstore.errors import CorruptRecordError
 from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row, StateMachine
+from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair, TableCopy
 from raftstore.ports.tables import (
     Answers,
@@ -115,6 +117,15 @@ class SimSnapshot:
                 return CopyPage(found, more=True)
             found.append((key, value))
         return CopyPage(found, more=False)
+
+    def verify(self, after: bytes | None, bytes_max: int) -> TableStep:
+        """Read and check what is behind the key ``after``; damage is told and stops nothing."""
+        try:
+            page = self.copy_page(after, bytes_max)
+        except CorruptRecordError as error:
+            return TableStep(None, 0, str(error))
+        size = sum(len(key) + len(value) for key, value in page.pairs)
+        return TableStep(page.pairs[-1][0] if page.more else None, size)
 
     def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` pairs of the state beside the rows in [start, stop), in key order."""

@@ -25,6 +25,7 @@ from tests.mutations.rules.engine import ENGINE_RULES
 from tests.mutations.rules.fate import FATE_RULES
 from tests.mutations.rules.floor import FLOOR_RULES
 from tests.mutations.rules.freshness import FRESHNESS_RULES
+from tests.mutations.rules.healing import HEALING_RULES
 from tests.mutations.rules.identity import IDENTITY_RULES
 from tests.mutations.rules.level import LEVEL_RULES
 from tests.mutations.rules.log_matching import LOG_MATCHING_RULES
@@ -87,6 +88,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *TRANSPORT_RULES,
             *REPLICA_SNAPSHOT_RULES,
             *TRIMMING_RULES,
+            *HEALING_RULES,
             *CLUSTER_RULES,
             *LEVEL_RULES,
             *MACHINE_RULES,

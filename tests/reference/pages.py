@@ -35,6 +35,7 @@ SECTION_OF = {
     "ReadSettings": "read",
     "StorageSettings": "storage",
     "RetentionSettings": "retention",
+    "ScrubSettings": "scrub",
     "TransportSettings": "transport",
     "HttpSettings": "http",
     "NodeSettings": "node",

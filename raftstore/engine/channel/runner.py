@@ -174,6 +174,9 @@ class ChannelParts:
 class ChannelRunner:
     """Core, elector, log and table of one channel. Implements ``ports.ElectionHost``."""
 
+    table_damage: str | None = None
+    """Why its table cannot be believed; another replica's is being put in its place."""
+
     def __init__(
         self,
         parts: ChannelParts,

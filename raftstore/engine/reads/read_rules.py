@@ -25,7 +25,7 @@ from raftstore.errors import (
     UnavailableError,
 )
 from raftstore.protocol.reads import Bounds, Get, ReadRequest
-from raftstore.types import Seq
+from raftstore.types import Role, Seq
 
 GET_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
 """Keys and values of one answer to a Get; with the rest of the answer they fit into a frame."""
@@ -87,6 +87,10 @@ def serving_refusal(runner: ChannelRunner) -> Refusal | None:
         return Refusal(
             UnavailableError, f"channel {name} is recovering on this node; ask another replica"
         )
+    # What a damaged table says is verified, so a leader serves until another replica takes over.
+    if runner.table_damage is not None and runner.elector.role is not Role.LEADER:
+        text = "has a damaged table on this node, which is being replaced; ask another replica"
+        return Refusal(UnavailableError, f"channel {name} {text}")
     if runner.unserved_until:  # S10
         text = "repeats an apply that a stop of this node interrupted; ask another replica"
         return Refusal(UnavailableError, f"channel {name} {text}")

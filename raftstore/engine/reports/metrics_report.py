@@ -62,6 +62,12 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_log_floor_segment", (), float(node.log.floor())
     given_up = node.retention.floors.given_up_total
     yield "raftstore_log_floors_given_up_total", (), float(given_up)
+    healing = node.healing
+    yield "raftstore_scrub_bytes_total", (), float(healing.scrubber.bytes_total)
+    yield "raftstore_scrub_passes_total", (), float(healing.scrubber.passes_total)
+    yield "raftstore_scrub_damages_total", (), float(healing.scrubber.damages_total)
+    yield "raftstore_tables_healed_total", (), float(healing.table_repairs.healed_total)
+    yield "raftstore_logs_healed_total", (), float(healing.log_repairs.healed_total)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
 

@@ -13,6 +13,7 @@ from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.storage_guard import StorageGuard
+from raftstore.engine.healing.service import Healing
 from raftstore.engine.meters import Meters
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peers.failover_watch import FailoverWatch
@@ -45,6 +46,7 @@ class NodeParts:
     failovers: FailoverWatch
     lag_guard: ReplicaLagGuard
     retention: Retention
+    healing: Healing
     snapshots: ReplicaSnapshots
     step_downs: StepDownLimit
     guard: StorageGuard

@@ -44,6 +44,7 @@ def node_status(node: NodeParts, now_ms: int) -> dict[str, Any]:
     status["levels"] = {node_name(peer): level for peer, level in node.controller.levels().items()}
     status["draining"] = node.drain.is_draining
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
+    status["scrub"] = _scrub(node, now_ms)
     status["metadata"] = _metadata(node, now_ms)
     stall = node.guard.stall()
     status["storage_stall"] = None if stall is None else stall._asdict()
@@ -77,8 +78,9 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
         mode, reason = "stopped", runner.stopped_reason
     elif runner.core.is_recovering:
         mode, reason = "recovering", "acknowledged records are missing here (S0.3)"
+    healing = node.healing.told(runner.channel)
     under_way = node.snapshots.receiver.progress(runner.channel, now_ms)
-    reason = "; ".join(filter(None, (reason, under_way)))
+    reason = "; ".join(filter(None, (reason, healing, under_way)))
     return ChannelFacts(
         channel=runner.channel,
         table=runner.name.rpartition("/")[0],
@@ -137,6 +139,22 @@ def _metadata(node: NodeParts, now_ms: int) -> dict[str, Any]:
         "term": runner.elector.term,
         "leader": runner.elector.leader,
         "age_ms": age,
+    }
+
+
+def _scrub(node: NodeParts, now_ms: int) -> dict[str, Any]:
+    """How far the background reading is, and what its last pass found."""
+    scrubber = node.healing.scrubber
+    under_way, last = scrubber.under_way, scrubber.last
+    return {
+        "reading": None if under_way is None else under_way[0],
+        "pass_bytes": 0 if under_way is None else under_way[1],
+        "passes": scrubber.passes_total,
+        "damages": scrubber.damages_total,
+        "last_pass_ms_ago": None if last is None else max(0, now_ms - last.ended_ms),
+        "last_pass_took_ms": None if last is None else last.took_ms,
+        "last_pass_bytes": None if last is None else last.bytes,
+        "last_pass_damages": None if last is None else last.damages,
     }
 
 

@@ -156,6 +156,9 @@ class Trimmer:
         core = runner.core
         if core.is_recovering or core.stopped_reason is not None or runner.hole is not None:
             return False
+        # The table that comes in its place may need records that this one does not.
+        if runner.table_damage is not None:
+            return False
         return self._settings.single_replica or len(core.config().members) > 1
 
     def _wanted(self, runner: ChannelRunner, oldest: int | None) -> tuple[Seq, TimestampMs | None]:

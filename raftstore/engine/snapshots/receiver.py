@@ -32,7 +32,7 @@ from raftstore.protocol.replica_snapshots import (
     ReplicaSnapshotOffer,
     SnapshotChunk,
 )
-from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, node_name
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Role, Seq, node_name
 
 CHUNKS_AHEAD: Final = 2
 """Chunks that are asked for and not written yet."""
@@ -97,6 +97,10 @@ class SnapshotReceiver:
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """When something of a channel is to be asked for, again or at all."""
         self.received_bytes = 0
+        self._damaged: dict[ChannelId, None] = {}
+        """Channels whose table is to be replaced although the log could build it again."""
+        self.on_replaced: Callable[[ChannelRunner, int], None] = lambda _runner, _now_ms: None
+        """Told when another replica's table is in the place of the one that was here (now_ms)."""
 
     # --- what is needed ---------------------------------------------------------------------------
 
@@ -105,8 +109,15 @@ class SnapshotReceiver:
         if runner.channel not in self.transfers:
             self.deadlines.push(runner.channel, now_ms)
 
+    def replace(self, runner: ChannelRunner, now_ms: int) -> None:
+        """The table of this channel is damaged: take another one, whatever the log could do."""
+        self._damaged[runner.channel] = None
+        if runner.channel not in self.transfers and runner.channel not in self.deadlines:
+            self.deadlines.push(runner.channel, now_ms)
+
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Its table was dropped, or it is opened anew."""
+        self._damaged.pop(runner.channel, None)
         self.deadlines.cancel(runner.channel)
         transfer = self.transfers.pop(runner.channel, None)
         if transfer is not None:
@@ -130,8 +141,11 @@ class SnapshotReceiver:
 
     def _begin(self, runner: ChannelRunner, now_ms: int) -> None:
         core, leader = runner.core, runner.elector.leader
-        if not (core.lacks_rows or core.trimmed_to):
+        is_damaged = runner.channel in self._damaged
+        if not (core.lacks_rows or core.trimmed_to or is_damaged):
             return  # the leader's log helps after all
+        if is_damaged and runner.elector.role is Role.LEADER:
+            return  # told again when another one leads
         is_possible = leader is not None and self._parts.knows(leader)
         if leader is None or not is_possible or self._is_full():
             self.deadlines.push(runner.channel, now_ms + self._settings.retry_ms)
@@ -149,7 +163,7 @@ class SnapshotReceiver:
         if not self._is_current(transfer):
             return
         core, channel = transfer.runner.core, transfer.runner.channel
-        lacks_rows = core.lacks_rows
+        lacks_rows = core.lacks_rows or channel in self._damaged
         transfer.lacking = Lacking(
             lacks_rows=lacks_rows,
             applied_seq=self._tables.applied_seq(channel),
@@ -404,6 +418,8 @@ class SnapshotReceiver:
             table_bytes=transfer.bytes,
             took_ms=now_ms - transfer.started_ms,
         )
+        if transfer.copy is not None:
+            self.on_replaced(runner, now_ms)
         self._parts.reopen(runner)
 
     # --- inside -----------------------------------------------------------------------------------

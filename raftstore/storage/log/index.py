@@ -13,7 +13,7 @@ from typing import Final
 from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.protocol.node import Hole, Run
 from raftstore.storage.log.mark import MarkRow
-from raftstore.types import History, LineageEntry, NodeId, Seq, Term
+from raftstore.types import EMPTY_HISTORY, History, LineageEntry, NodeId, Seq, Term
 
 RUNS_MAX: Final = 64
 """Runs of terms told of a log with a hole, the newest ones."""
@@ -304,6 +304,42 @@ class ChannelIndex:
             else:
                 self.shortfall = None
         return MarkRow(self.term, self.voted_for, end)
+
+    # --- damage found while the node runs ---------------------------------------------------------
+
+    def has_records_in(self, low: int, high: int) -> bool:
+        """Whether the entry of some record, in whatever part, is at a position of [low, high)."""
+        return any(part.numbers_in(low, high) for part in (self, *self.kept))
+
+    def numbers_in(self, low: int, high: int) -> list[int]:
+        """Which records of this part have their entries at positions of [low, high)."""
+        return [number for number, at in enumerate(self.positions) if low <= at < high]
+
+    def lose_records_in(self, low: int, high: int) -> None:
+        """Those records are lost: in front of what follows them is a hole now, or a larger one, and
+        the channel is recovering, as when a start finds the same damage (S0.3)."""
+        kept: list[ChannelIndex] = []
+        for part in (self, *self.kept):
+            behind = [part.split(number) for number in reversed(part.numbers_in(low, high))]
+            if part is not self:
+                kept.append(part)
+            # Lost records that follow each other are one hole.
+            kept += [each for each in reversed(behind[1:]) if len(each)] + behind[:1]
+        self.kept = kept
+        self.shortfall = max(self.last_part.end, self.shortfall or EMPTY_HISTORY)
+
+    def split(self, number: int) -> ChannelIndex:
+        """Forget a record of this part; return what follows it, as a part of its own."""
+        is_last = number + 1 == len(self)
+        end = self.last_seq if is_last else Seq(self.base_seqs[number + 1] - 1)
+        part = ChannelIndex(end, History(self.term_at(end) or Term(0), end))
+        part.base_seqs.extend(self.base_seqs[number + 1 :])
+        part.positions.extend(self.positions[number + 1 :])
+        part.lengths.extend(self.lengths[number + 1 :])
+        part.lineage = [run for run in self.lineage if run.end_seq > end]
+        part.last_seq = self.last_seq
+        self.truncate(Seq(self.base_seqs[number]))
+        return part
 
     # --- holes ------------------------------------------------------------------------------------
 

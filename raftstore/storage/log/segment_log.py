@@ -27,6 +27,7 @@ from raftstore.errors import (
     UnknownChannelError,
 )
 from raftstore.ports.log import Base, RecoveredChannel
+from raftstore.ports.scrub import LogVerifying
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
 from raftstore.storage.files import FileOps, starting
@@ -64,6 +65,7 @@ from raftstore.storage.log.recovery import (
     check_pieces,
     unheard,
 )
+from raftstore.storage.log.scrub import LogScrub
 from raftstore.storage.log.segments import LOG_DIRECTORY, SegmentReader, segment_path
 from raftstore.types import ChannelId, History, NodeId, RecordKind, Seq, Term
 
@@ -120,6 +122,9 @@ class SegmentLog:
         self._taken_bytes: deque[int] = deque()
         """Of the batches that were taken and are not durable."""
         self._durable_position = position_of(self._segment, self._offset)
+        self.verifying: LogVerifying = LogScrub(
+            ops, self._directory, self._segments, self._channels, lambda: self._durable_position
+        )
         self._cache: OrderedDict[int, Record] = OrderedDict()
         self._cache_bytes = 0
         for channel in found.unproven if not ops.is_read_only else ():

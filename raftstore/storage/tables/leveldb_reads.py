@@ -19,6 +19,7 @@ from zlib import crc32
 
 from raftstore.errors import CorruptRecordError, PersistError, StorageError
 from raftstore.ports.machine import Row
+from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage
 from raftstore.ports.tables import SealedPage
 from raftstore.rows.sealing import SEAL_BYTES, check_seal, unseal
@@ -36,7 +37,7 @@ from raftstore.storage.tables.keys import (
     rows_end,
     rows_prefix,
 )
-from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, translate
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, is_damage, translate
 from raftstore.storage.tables.tables_directory import ask_for_rebuild
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
@@ -178,6 +179,32 @@ class LevelDbReads:
         except (*DATABASE_ERRORS, CorruptRecordError) as error:
             raise self.failed(error, channel) from error
         return CopyPage(found, more=False)
+
+    def verify(
+        self, source: Any, channel: ChannelId, after: bytes | None, bytes_max: int
+    ) -> TableStep:
+        """Read on and check as ``copy_page`` does, keeping nothing. Damage is told, and the tables
+        stay usable: the next read of those rows meets it again."""
+        self.check()
+        start = channel if after is None else channel + after + b"\0"
+        cut, size = len(channel), 0
+        try:
+            with source.iterator(
+                start=start, stop=channel_end(channel), verify_checksums=True, fill_cache=False
+            ) as pairs:
+                for stored_key, stored in pairs:
+                    key = stored_key[cut:]
+                    self._check_pair(channel, key, stored)
+                    size += len(stored_key) + len(stored)
+                    if size >= bytes_max:
+                        return TableStep(key, size)
+        except CorruptRecordError as error:
+            return TableStep(None, size, str(error))
+        except DATABASE_ERRORS as error:
+            if not is_damage(error):
+                raise self.failed(error, channel) from error
+            return TableStep(None, size, f"LevelDB reports: {error}")
+        return TableStep(None, size)
 
     def _check_pair(self, channel: ChannelId, key: bytes, stored: bytes) -> None:
         if key.startswith(ROWS_TAG):

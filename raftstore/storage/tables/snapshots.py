@@ -19,6 +19,7 @@ from threading import Event
 
 from raftstore.errors import StorageError
 from raftstore.ports.machine import Row
+from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage
 from raftstore.ports.tables import Counted, Page, ReadDone, SealedPage
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
@@ -72,6 +73,10 @@ class LevelDbSnapshot:
     def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
         """All that the table consists of behind the key ``after``, each checked."""
         return self._reads.copy_page(self._shared.snapshot, self._channel, after, bytes_max)
+
+    def verify(self, after: bytes | None, bytes_max: int) -> TableStep:
+        """Read and check what is behind the key ``after``; damage is told and stops nothing."""
+        return self._reads.verify(self._shared.snapshot, self._channel, after, bytes_max)
 
     def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` pairs of the state beside the rows in [start, stop), in key order."""

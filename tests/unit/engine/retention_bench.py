@@ -156,6 +156,7 @@ class Bench:
             channel=channel,
             name=name,
             hole=None,
+            table_damage=None,
             core=SimpleNamespace(
                 base=EMPTY_BASE,
                 last_seq=Seq(last_seq),

@@ -112,7 +112,8 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
     runner = node()
     notices: ChannelNotices = runner.registry._parts.notices
     watch, reader, batches = runner.watch, runner.reader, runner.batches
-    assert notices.opened == (watch.channel_opened, runner.repairs.opened)
+    healing = runner.healing
+    assert notices.opened == (watch.channel_opened, runner.repairs.opened, healing.opened)
     assert set(notices.closed) == {
         runner.repairs.closed, runner.meters.channel_closed, runner._schedule.on_closed,
         watch.channel_closed, reader.on_channel_closed, batches.on_channel_closed,

@@ -33,7 +33,7 @@ from raftstore.errors import (
 )
 from raftstore.policy.bounds import effective_bounds
 from raftstore.protocol.reads import Bounds, Consistency, Count, Get, row_read
-from raftstore.types import Seq
+from raftstore.types import Role, Seq
 from tests.storage_helpers import CHANNEL
 
 NOW = 10_000
@@ -271,6 +271,10 @@ def test_rows_that_no_answer_can_carry_are_refused_with_their_number() -> None:
             "is recovering on this node; ask another replica",
         ),
         (
+            {"table_damage": "a block"},
+            "has a damaged table on this node, which is being replaced; ask another replica",
+        ),
+        (
             {"unserved_until": Seq(7)},
             "repeats an apply that a stop of this node interrupted; ask another replica",
         ),
@@ -281,12 +285,27 @@ def test_channel_that_may_not_serve_says_why(changes: dict[str, Any], reason: st
     calm = {
         "name": "t/0",
         "stopped_reason": None,
+        "table_damage": None,
+        "elector": SimpleNamespace(role=Role.FOLLOWER),
         "core": SimpleNamespace(is_recovering=False),
         "unserved_until": Seq(0),
     }
     assert serving_refusal(cast(Any, SimpleNamespace(**calm))) is None
     refusal = serving_refusal(cast(Any, SimpleNamespace(**calm | changes)))
     assert refusal == Refusal(UnavailableError, f"channel t/0 {reason}")
+
+
+def test_leader_with_a_damaged_table_serves_until_another_one_leads() -> None:
+    """All that it reads is verified, so it serves nothing wrong."""
+    leader = SimpleNamespace(
+        name="t/0",
+        stopped_reason=None,
+        table_damage="a block",
+        elector=SimpleNamespace(role=Role.LEADER),
+        core=SimpleNamespace(is_recovering=False),
+        unserved_until=Seq(0),
+    )
+    assert serving_refusal(cast(Any, leader)) is None
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Runner:
         self.channel, self.name = channel, f"t/{number}"
         self.bounds = Bounds()
         self.stopped_reason: str | None = None
+        self.table_damage: str | None = None
         self.unserved_until = 0
         self.leader_info_heard_ms: int | None = 0
         self.elector = SimpleNamespace(role=Role.FOLLOWER, leader=PEER, term=Term(3))

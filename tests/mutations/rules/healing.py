@@ -1,0 +1,78 @@
+"""Mutations of healing while a node runs: what a scrubber finds, and how it is made good."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+SCRUB = "tests/unit/storage/log/test_log_scrub.py::test_"
+WORLDS = "tests/unit/engine/healing/test_healing_worlds.py::test_"
+READ_RULES = "tests/unit/engine/reads/test_read_rules.py::test_"
+
+HEALING_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "heal-scrub-checksum",
+        "A scrubber passes over an entry whose checksum does not match.",
+        Edit("_verified", "crc32(view[body : body + length]) != crc", "False"),
+        directed(SCRUB + "every_flipped_bit_is_found_while_the_log_is_open"),
+    ),
+    mutation(
+        "heal-scrub-chain",
+        "A scrubber passes over an entry that does not continue the one before it.",
+        Edit("_verified", "chain is not None and next_chain(chain, length, crc) != link", "False"),
+        directed(SCRUB + "every_flipped_bit_is_found_while_the_log_is_open"),
+    ),
+    mutation(
+        "heal-scrub-end",
+        "Everything behind a damage of the written segment is lost again in each pass.",
+        Edit("LogScrub._damaged", "stop if after is not None else offset", "stop"),
+        directed(SCRUB + "damage_without_an_end_in_the_written_segment_loses_nothing_yet"),
+    ),
+    mutation(
+        "heal-lose-recovering",
+        "A replica that found a record of its log damaged forgets that it had promised it.",
+        Edit(
+            "ChannelIndex.lose_records_in",
+            "self.shortfall = max(self.last_part.end, self.shortfall or EMPTY_HISTORY)",
+            "",
+        ),
+        directed(SCRUB + "lost_record_is_the_hole_that_a_start_would_find[1]"),
+    ),
+    mutation(
+        "heal-damaged-block",
+        "A scrubber passes over a damaged block of a table.",
+        Edit("Scrubber._read_table", "step.damage and is_here", "False"),
+        directed(WORLDS + "damaged_table_is_replaced_by_a_replica_snapshot_while_it_runs[True]"),
+    ),
+    mutation(
+        "heal-log-hand-over",
+        "A leader becomes deaf to have its log made good, and nobody leads for a while.",
+        Edit("LogRepairs._may_begin", "leads(runner)", "False"),
+        directed(WORLDS + "leader_hands_over_before_its_log_is_made_good"),
+    ),
+    mutation(
+        "heal-log-others",
+        "A replica becomes deaf although nobody is up who could fill its hole.",
+        Edit("LogRepairs._may_begin", "not others_up(runner)", "False"),
+        directed(WORLDS + "nobody_is_made_deaf_while_no_other_replica_is_up"),
+    ),
+    mutation(
+        "heal-table-serves",
+        "A follower serves reads from a table of which a part is known to be damaged.",
+        Edit("serving_refusal", "runner.table_damage is not None", "False"),
+        directed(READ_RULES + "channel_that_may_not_serve_says_why"),
+    ),
+    mutation(
+        "heal-table-leader",
+        "A leader with a damaged table refuses all reads before another one leads.",
+        Edit("serving_refusal", "runner.elector.role is not Role.LEADER", "True"),
+        directed(READ_RULES + "leader_with_a_damaged_table_serves_until_another_one_leads"),
+    ),
+    mutation(
+        "heal-table-trim",
+        "A log is cut while an older table is on its way to its place.",
+        Edit("Trimmer._may_trim", "runner.table_damage is not None", "False"),
+        directed(WORLDS + "log_is_not_cut_while_a_table_is_replaced"),
+    ),
+)
