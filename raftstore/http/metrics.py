@@ -73,6 +73,11 @@ HELP: Final = {
     "raftstore_clients_ended": "Connections of clients that were ended or not let in, by reason: "
     "slow_frame (a frame did not become complete, or all such held too much), slow_client (answers "
     "were not read), idle, or too_many_clients.",
+    "raftstore_scrub_bytes": "Bytes of log and tables that were read and verified.",
+    "raftstore_scrub_passes": "How often all of them were read.",
+    "raftstore_scrub_damages": "Damaged places of the log, and tables, that this found.",
+    "raftstore_tables_healed": "Damaged tables that another replica's has replaced.",
+    "raftstore_logs_healed": "Channels whose damaged records were asked back from other nodes.",
     "raftstore_log_trims": "Times that the log of a channel was trimmed.",
     "raftstore_log_trimmed_rows": "Seqs that left the logs of channels by that.",
     "raftstore_log_bases_carried": "Bases written anew, of channels that kept old segments.",
