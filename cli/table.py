@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from raftstore import Client
 from raftstore.cli.common import Context, parse_columns, pass_context
 from raftstore.cli.names import TABLE
 from raftstore.errors import RaftstoreError
-from raftstore.node.units import parse_duration_ms
+from raftstore.node.units import parse_duration_ms, parse_size_bytes
 from raftstore.protocol.admin import TableInfo
 from raftstore.types import DurabilityName, node_name
 
@@ -58,11 +58,23 @@ def table() -> None:
     show_default=True,
     help="When a write is acknowledged: fsync, once a quorum has it on disk.",
 )
+@click.option(
+    "--retention-bytes",
+    metavar="SIZE",
+    help="Log of each partition that is kept, as in 256MiB; default: as each node is set.",
+)
+@click.option("--retention-records", metavar="N", help="The same in records.")
+@click.option(
+    "--retention-age",
+    metavar="TIME",
+    help="Records of the log that are older go, as in 7d; 0s: none for their age.",
+)
 @click.option("--schema", help="Columns in Spark's JSON form (df.schema.json()).")
 @click.option("--if-not-exists", is_flag=True, help="Fine if there is one of this name already.")
 @pass_context
 def create(  # noqa: PLR0913 - a definition has many parts, all by name
     context: Context,
+    /,
     name: str,
     *,
     key: str,
@@ -72,6 +84,7 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
     durability: DurabilityName,
     schema: str | None,
     if_not_exists: bool,
+    **settings: Any,
 ) -> None:
     """Create a table; returns when every partition has a leader.
 
@@ -82,6 +95,7 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
     Example:
       raftstore table create orders --key order_id:long --partitions 8
     """
+    own = table_properties(settings)
     columns = parse_columns(key)
     if schema is None and any(kind for _, kind in columns):
         schema = _key_schema(columns)
@@ -96,6 +110,7 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
             schema=schema,
             if_not_exists=if_not_exists,
             timeout=context.timeout_s + partitions * PARTITION_S,
+            **own,
         )
     context.say(f"table {name} is ready: {partitions} partitions on {replicas} replicas each")
 
@@ -204,7 +219,7 @@ def edit(context: Context, /, name: str, **options: Any) -> None:
       raftstore table edit orders --max-lag 1000 --max-staleness 2s
       raftstore table edit orders --max-lag none
     """
-    changes = edit_changes(options)
+    changes = table_properties(options)
     if not changes:
         raise click.UsageError("Name at least one property to change.")
     with context.connect() as client:
@@ -212,26 +227,82 @@ def edit(context: Context, /, name: str, **options: Any) -> None:
     context.show(_summary(found), [_summary(found)])
 
 
-def edit_changes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A bound as typed in the shell, as the client takes it: rows, seconds, or None."""
-    changes: dict[str, Any] = {}
-    for option, text in options.items():
-        if text is None:
-            continue
-        if option == "standby_reads":
-            changes[option] = text
+def table_properties(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Properties as typed in the shell, as the client takes them: rows, bytes, seconds, or None.
+
+    Raises UsageError for a text that is no such value.
+    """
+    properties: dict[str, Any] = {}
+    for name, text in options.items():
+        if text is None or isinstance(text, bool):
+            properties |= {} if text is None else {name: text}
             continue
         try:
-            if text == "none":
-                changes[option] = None
-            elif option == "max_staleness":
-                changes[option] = parse_duration_ms(text) / 1000
-            else:
-                changes[option] = int(text)
+            properties[name] = None if text == "none" else _PROPERTIES[name](text)
         except ValueError as error:
-            shown = "--" + option.replace("_", "-")
+            shown = "--" + name.replace("_", "-")
             raise click.UsageError(f"{shown} {text!r}: {error}.") from error
-    return changes
+    return properties
+
+
+def _seconds(text: str) -> float:
+    return parse_duration_ms(text) / 1000
+
+
+def _is_true(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("give true or false")
+    return text == "true"
+
+
+_PROPERTIES: Final[Mapping[str, Callable[[str], Any]]] = {
+    "max_lag": int,
+    "max_staleness": _seconds,
+    "max_batches_behind": int,
+    "max_replica_lag": int,
+    "standby_reads": _is_true,
+    "retention_bytes": parse_size_bytes,
+    "retention_records": int,
+    "retention_age": _seconds,
+}
+"""How each property of a table that can be changed is read."""
+
+
+@table.command()
+@click.argument("name", type=TABLE)
+@click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="May be repeated.")
+@click.option("--unset", metavar="NAME", multiple=True, help="Back to the default; repeatable.")
+@pass_context
+def alter(context: Context, /, name: str, given: tuple[str, ...], unset: tuple[str, ...]) -> None:
+    """Change settings and other properties of a table; every node goes by them at once.
+
+    Names: retention-bytes, retention-records and retention-age of the log of each partition, and
+    what `table edit` changes: max-lag, max-staleness, max-batches-behind, max-replica-lag,
+    standby-reads.
+
+    \b
+    Example:
+      raftstore table alter orders --set retention-bytes=256MiB --set retention-age=7d
+      raftstore table alter orders --unset retention-age
+    """
+    options: dict[str, str] = {}
+    for text in (*given, *(f"{each}=none" for each in unset)):
+        property_name, equals, value = text.partition("=")
+        folded = property_name.strip().replace("-", "_")
+        if folded not in _PROPERTIES or not equals:
+            known = ", ".join(each.replace("_", "-") for each in _PROPERTIES)
+            raise click.UsageError(f"{text!r} is no NAME=VALUE with one of the names {known}.")
+        if folded in options:
+            raise click.UsageError(f"{property_name} is given twice.")
+        options[folded] = value.strip()
+    if options.get("standby_reads") == "none":
+        options["standby_reads"] = "true"
+    if not options:
+        raise click.UsageError("Name at least one property with --set or --unset.")
+    changes = table_properties(options)
+    with context.connect() as client:
+        found = client.alter_table(name, **changes)
+    context.show(_summary(found), [_summary(found)])
 
 
 @table.command("rm")
@@ -262,5 +333,8 @@ def _summary(found: TableInfo) -> dict[str, Any]:
         "max_batches_behind": found.max_batches_behind,
         "max_replica_lag": found.max_replica_lag,
         "standby_reads": found.standby_reads,
+        "retention_bytes": found.settings.retention_bytes,
+        "retention_records": found.settings.retention_records,
+        "retention_age_ms": found.settings.retention_age_ms,
         "uuid": found.uuid.hex(),
     }

@@ -34,6 +34,7 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.policy.bounds import effective_bounds
+from raftstore.policy.levels import TABLE_SETTINGS_LEVEL
 from raftstore.policy.routing import Prefer
 from raftstore.protocol.admin import (
     ContentHashAnswer,
@@ -51,6 +52,7 @@ from raftstore.protocol.admin import (
 from raftstore.protocol.message import Done, Failed
 from raftstore.protocol.reads import Bounds, Served
 from raftstore.protocol.requests import ClientAnswer
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS, SETTING_LIMITS
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, node_name
@@ -85,7 +87,9 @@ class Admin:
         self, name: str, definition: dict[str, Any], deadline_ms: int, *, if_not_exists: bool
     ) -> TableInfo:
         """Create the table and return it; every channel has a leader then (S0.8)."""
-        asked = Asked(f"create table {name!r}", is_read=False)
+        is_plain = definition["settings"] == DEFAULT_SETTINGS
+        level = 0 if is_plain else TABLE_SETTINGS_LEVEL
+        asked = Asked(f"create table {name!r}", is_read=False, level=level)
 
         def build(request_id: int, left_ms: int) -> CreateTable:
             return CreateTable(
@@ -160,7 +164,8 @@ class Admin:
 
     async def edit_table(self, name: str, changes: dict[str, Any], deadline_ms: int) -> TableInfo:
         """Change properties of a table; returns it as it is then."""
-        asked = Asked(f"edit table {name!r}", is_read=False)
+        level = 0 if SETTING_LIMITS.keys().isdisjoint(changes) else TABLE_SETTINGS_LEVEL
+        asked = Asked(f"edit table {name!r}", is_read=False, level=level)
         await self._context.discovery.refresh(deadline_ms)
         uuid = (await self._context.discovery.table(name, deadline_ms)).uuid
         done = await self._ask_metadata(

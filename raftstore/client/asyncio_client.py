@@ -21,6 +21,7 @@ from raftstore.client.cluster.route_book import RouteBook
 from raftstore.client.cluster.topology import Topology
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.definitions import (
+    SettingsGiven,
     TableEdits,
     table_changes,
     table_definition,
@@ -154,6 +155,7 @@ class AsyncClient:
         max_lag: int | None = None,
         if_not_exists: bool = False,
         timeout: float | None = None,
+        **settings: Unpack[SettingsGiven],
     ) -> Coroutine[Any, Any, TableInfo]:
         """Create a table; every channel has a leader when this returns.
 
@@ -162,8 +164,10 @@ class AsyncClient:
         ``schema`` names columns and types: ``{"id": "long"}``, ``"id long, total double"`` as in
         Spark SQL, or Spark's schema or its JSON; without one a table takes any columns.
         A schema of the key columns alone fixes their types and leaves the other columns free.
-        ``max_lag`` is the bound of level bounded where a read names none. TableExistsError if there
-        is one; with ``if_not_exists`` only if it has another definition.
+        ``max_lag`` is the bound of level bounded where a read names none. ``settings``:
+        retention_bytes, retention_records and retention_age (seconds) of the log of each partition;
+        what is not named is decided by the nodes' own settings. TableExistsError if there is one;
+        with ``if_not_exists`` only if it has another definition.
         """
         warn_of_even_replicas(replicas)
 
@@ -175,6 +179,7 @@ class AsyncClient:
                 schema=schema,
                 durability=durability,
                 max_lag=max_lag,
+                settings=settings,
             )
             flag("if_not_exists", if_not_exists)
             return await self._admin.create_table(
@@ -186,19 +191,28 @@ class AsyncClient:
 
         return create()
 
-    async def edit_table(
+    async def alter_table(
         self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]
     ) -> TableInfo:
-        """Change what bounds reads that name none, or append columns.
+        """Change settings of a table, or what bounds reads that name none, or append columns.
 
-        The bounds: max_lag (rows), max_staleness (seconds), max_batches_behind, max_replica_lag,
-        standby_reads. None removes one. ``add_columns`` appends columns that the table lacks, as a
-        schema of Spark or its ``json()``; they are null in the rows that are there, and one that is
-        there with another type is refused (SchemaError).
+        The settings: retention_bytes, retention_records, retention_age (seconds). The bounds:
+        max_lag (rows), max_staleness (seconds), max_batches_behind, max_replica_lag, standby_reads.
+        None removes one. Every node goes by them as soon as its copy of the catalog has them.
+        Raises ArgumentError for a value that cannot be, StoreTooOldError while a node of an older
+        version could not go by a setting. ``add_columns`` appends columns that the table lacks, as
+        a schema of Spark or its ``json()``; they are null in the rows that are there, and one that
+        is there with another type is refused (SchemaError).
         """
         return await self._admin.edit_table(
             text("name", name), table_changes(changes), self._context.deadline_ms(timeout)
         )
+
+    async def edit_table(
+        self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]
+    ) -> TableInfo:
+        """The same as ``alter_table``, under its earlier name."""
+        return await self.alter_table(name, timeout=timeout, **changes)
 
     async def drop_table(self, name: str, *, timeout: float | None = None) -> None:
         """Remove a table with all its rows; UnknownTableError if there is none."""

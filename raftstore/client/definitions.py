@@ -11,24 +11,28 @@ from raftstore.client.arguments import texts, whole
 from raftstore.client.reads.read_spec import count_of, duration_ms
 from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.errors import ArgumentError
+from raftstore.protocol.table_settings import TableSettings, setting_problem
 from raftstore.rows.ddl import EXAMPLE, schema_of_ddl, schema_of_mapping
 from raftstore.rows.schema import TableSchema
 
 CLIENT: Final = __name__.removesuffix("definitions")
 """Begins the names of the client's modules."""
 
-_PROPERTIES: Final = {
-    "max_lag": "rows",
-    "max_staleness": "seconds",
-    "max_batches_behind": "micro-batches",
-    "max_replica_lag": "rows",
-    "standby_reads": "",
-    "add_columns": "",
-}
+
+class SettingsGiven(TypedDict, total=False):
+    """Settings of a table, as ``create_table`` and ``alter_table`` take them; None: each node
+    decides."""
+
+    retention_bytes: int | None
+    """Log of each partition that is kept for replicas and readers of changes that are behind."""
+    retention_records: int | None
+    """The same in records."""
+    retention_age: float | None
+    """Seconds after which records of the log go, however few there are; 0: never for their age."""
 
 
-class TableEdits(TypedDict, total=False):
-    """The changes that ``edit_table`` makes; None removes a bound."""
+class TableEdits(SettingsGiven, total=False):
+    """The changes that ``alter_table`` makes; None removes a bound."""
 
     max_lag: int | None
     """Rows."""
@@ -42,6 +46,26 @@ class TableEdits(TypedDict, total=False):
     """A schema, as ``create_table`` takes it, of the columns to append."""
 
 
+_PROPERTIES: Final = {
+    "max_lag": "rows",
+    "max_staleness": "seconds",
+    "max_batches_behind": "micro-batches",
+    "max_replica_lag": "rows",
+    "standby_reads": "",
+    "add_columns": "",
+    **dict.fromkeys(SettingsGiven.__annotations__, ""),
+}
+
+
+def _setting(name: str, given: Any) -> dict[str, Any]:
+    """Return a setting by its name and in its unit on the wire; ArgumentError if it cannot be."""
+    if name == "retention_age":
+        name, given = "retention_age_ms", duration_ms(name, given)
+    if (problem := setting_problem(name, given)) is not None:
+        raise ArgumentError(problem)
+    return {name: given}
+
+
 def table_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Check the properties that ``edit_table`` changes; ArgumentError names what cannot be."""
     if not changes:
@@ -52,6 +76,9 @@ def table_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             raise ArgumentError(
                 f"a table has no property {name!r}; there are {', '.join(_PROPERTIES)}"
             )
+        if name in SettingsGiven.__annotations__:
+            checked |= _setting(name, value)
+            continue
         if name == "standby_reads":
             if type(value) is not bool:
                 raise ArgumentError(f"standby_reads={value!r} is neither True nor False")
@@ -73,10 +100,11 @@ def table_definition(
     schema: Any,
     durability: str,
     max_lag: int | None,
+    settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Check what can be checked here and return the fields of CreateTable.
 
-    ``schema``: None, or what ``schema_text`` takes.
+    ``schema``: None, or what ``schema_text`` takes; ``settings``: those of ``SettingsGiven``.
     Raises ArgumentError or SchemaError.
     """
     if durability != "fsync":
@@ -91,6 +119,12 @@ def table_definition(
     key_columns = texts("key", key)
     schema_json = "" if schema is None else schema_text(schema)
     TableSchema(key_columns, schema_json)
+    own: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in SettingsGiven.__annotations__:
+            known = ", ".join(SettingsGiven.__annotations__)
+            raise ArgumentError(f"a new table takes no {name!r}; its settings are {known}")
+        own |= _setting(name, value)
     return {
         "key_columns": key_columns,
         "partitions": partitions,
@@ -98,6 +132,7 @@ def table_definition(
         "durability": durability,
         "max_lag": max_lag,
         "schema_json": schema_json,
+        "settings": TableSettings(**own),
     }
 
 

@@ -165,6 +165,9 @@ class TableBody(msgspec.Struct, frozen=True):
     standby_reads: bool
     schema: Any
     channels: list[ChannelBody]
+    retention_bytes: int | None = None
+    retention_records: int | None = None
+    retention_age_ms: int | None = None
 
 
 class TablesBody(msgspec.Struct, frozen=True):
@@ -274,4 +277,7 @@ def table_body(info: TableInfo) -> TableBody:
             )
             for number, channel in enumerate(info.channels)
         ],
+        retention_bytes=info.settings.retention_bytes,
+        retention_records=info.settings.retention_records,
+        retention_age_ms=info.settings.retention_age_ms,
     )

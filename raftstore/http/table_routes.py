@@ -37,6 +37,21 @@ class NewTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         | None
     ) = None
     if_not_exists: bool = False
+    retention_bytes: (
+        Annotated[
+            Count63,
+            Meta(description="Log of each partition that is kept; null: as each node is set."),
+        ]
+        | None
+    ) = None
+    retention_records: Annotated[Count63, Meta(description="The same in records.")] | None = None
+    retention_age: (
+        Annotated[
+            Duration,
+            Meta(description="Records of the log that are older go; 0s: none for their age."),
+        ]
+        | None
+    ) = None
 
 
 class TableChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +66,12 @@ class TableChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Rows; writes wait for a live replica that is further behind."""
     standby_reads: bool | msgspec.UnsetType = msgspec.UNSET
     """false: only the leader serves reads that name no bound or level themselves."""
+    retention_bytes: Count63 | msgspec.UnsetType | None = msgspec.UNSET
+    """Log of each partition that is kept; null: as each node is set."""
+    retention_records: Count63 | msgspec.UnsetType | None = msgspec.UNSET
+    """The same in records."""
+    retention_age: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    """Records of the log that are older go; 0s: none for their age."""
 
 
 async def tables(call: Call) -> Answer:
@@ -80,24 +101,32 @@ async def create_table(call: Call) -> Answer:
         max_lag=wanted.max_lag,
         if_not_exists=wanted.if_not_exists,
         timeout=call.left_s,
+        retention_bytes=wanted.retention_bytes,
+        retention_records=wanted.retention_records,
+        retention_age=_seconds("retention_age", wanted.retention_age),
     )
     return Answer(table_body(info), HTTPStatus.CREATED)
 
 
 async def edit_table(call: Call) -> Answer:
-    """Change the bounds of reads that name none, and the bound of replicas."""
+    """Change settings, the bounds of reads that name none, and the bound of replicas."""
     wanted: TableChanges = call.body
     changes: dict[str, Any] = {
         name: value
         for name in wanted.__struct_fields__
         if (value := getattr(wanted, name)) is not msgspec.UNSET
     }
-    if isinstance(changes.get("max_staleness"), str):
-        changes["max_staleness"] = duration_ms("max_staleness", changes["max_staleness"]) / 1000
-    info = await (await call.client()).edit_table(
+    for name in ("max_staleness", "retention_age"):
+        if name in changes:
+            changes[name] = _seconds(name, changes[name])
+    info = await (await call.client()).alter_table(
         call.path["table"], timeout=call.left_s, **changes
     )
     return Answer(table_body(info))
+
+
+def _seconds(name: str, given: str | None) -> float | None:
+    return None if given is None else duration_ms(name, given) / 1000
 
 
 async def drop_table(call: Call) -> Answer:
@@ -133,7 +162,7 @@ ROUTES: Final = (
     Route(
         "PATCH",
         "/v1/tables/{table}",
-        "Change the bounds of reads that name none, and the bound of replicas.",
+        "Change settings, the bounds of reads that name none, and the bound of replicas.",
         edit_table,
         Timed,
         TableBody,

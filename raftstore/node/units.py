@@ -10,14 +10,17 @@ import re
 from typing import Final
 
 DURATION_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+"""Those that are written; days are read, too."""
 SIZE_UNITS_BYTES: Final = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 
 _QUANTITY: Final = re.compile(r"\s*(?P<thousandths>\d+(?:\.\d{1,3})?)\s*(?P<unit>[A-Za-z]+)\s*\Z")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of ``"2s"``, ``"1.5s"``, ``"100ms"``, ``"10m"`` or ``"1h"``; else ValueError."""
-    return _parse(text, DURATION_UNITS_MS, what="a duration", example="100ms, 2s or 10m")
+    """Milliseconds of ``"2s"``, ``"1.5s"``, ``"100ms"``, ``"10m"``, ``"1h"`` or ``"7d"``; else
+    ValueError."""
+    units = {**DURATION_UNITS_MS, "d": 86_400_000}
+    return _parse(text, units, what="a duration", example="100ms, 2s or 10m")
 
 
 def parse_size_bytes(text: str) -> int:

@@ -31,7 +31,10 @@ REFILL_LEVEL: Final = LEVEL_OF_TAG[Tag.RefillRequest]
 SNAPSHOT_LEVEL: Final = LEVEL_OF_TAG[Tag.AskReplicaSnapshot]
 """Nodes below it neither give replica snapshots nor take any."""
 
-LEVEL_OF_FORMAT: Final = {2: 1}
+TABLE_SETTINGS_LEVEL: Final = 5
+"""Nodes below it do not know that a table may have settings of its own."""
+
+LEVEL_OF_FORMAT: Final = {2: 1, 3: TABLE_SETTINGS_LEVEL}
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 
 GET_MANY_LEVEL: Final = LEVEL_OF_TAG[Tag.GetMany]

@@ -9,6 +9,7 @@ import msgspec
 from raftstore.metrics import Histogram, Sample
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.reads import Bounds, Served
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.protocol.tags import tag_of
 from raftstore.types import (
     ChannelId,
@@ -94,6 +95,7 @@ class TableInfo(msgspec.Struct, frozen=True, array_like=True):
     """Of the catalog's record that wrote this entry; what EditTable compares."""
     max_replica_lag: Count63 | None = None
     """Rows; writes wait for a live replica that is further behind (BLOG-31)."""
+    settings: TableSettings = DEFAULT_SETTINGS
 
 
 class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -111,7 +113,11 @@ class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag
 
 
 class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
+    """Compare-and-set on the name; answered when every partition has a leader (S0.8).
+
+    ``settings``: nodes below ``raftstore.policy.levels.TABLE_SETTINGS_LEVEL`` would skip them, so
+    they are only sent to others.
+    """
 
     name: str
     key_columns: tuple[str, ...]
@@ -122,6 +128,7 @@ class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     schema_json: str
     if_not_exists: bool
     timeout_ms: TimeoutMs
+    settings: TableSettings = DEFAULT_SETTINGS
 
 
 class DropTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -156,8 +163,9 @@ class StepDown(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 class EditTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Change properties of the table with this name and ``uuid``: max_lag, max_staleness_ms,
-    max_batches_behind, max_replica_lag, standby_reads, add_columns (appended to the schema: a
-    schema's JSON). None removes one; Done tells the catalog's version."""
+    max_batches_behind, max_replica_lag, standby_reads, those of ``TableSettings``, add_columns
+    (appended to the schema: a schema's JSON). None removes one; Done tells the catalog's
+    version."""
 
     name: str
     uuid: bytes

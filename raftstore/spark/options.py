@@ -16,6 +16,7 @@ from typing import Any, Final, overload
 from raftstore.config import KIB, MIB, PARTITIONS_MAX, ROWS_PER_RECORD_MAX
 from raftstore.errors import ConfigError
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT, writer_fault
+from raftstore.protocol.table_settings import SETTING_LIMITS
 
 OPERATIONS: Final = ("upsert", "delete", "insert", "column")
 ISOLATIONS: Final = ("batch", "row")
@@ -47,6 +48,9 @@ OPTION_NAMES: Final = (
     "onRegression",
     "stagingTtl",
     "commitTimeoutMs",
+    "retentionBytes",
+    "retentionRecords",
+    "retentionAge",
 )
 SOURCE_OPTION_NAMES: Final = (
     "bootstrap.servers",
@@ -162,6 +166,17 @@ class SinkOptions:
     """An attempt that no task begins again for so long is closed."""
     commit_timeout_ms: int = 300_000
     """For a commit until every partition has applied it."""
+    retention_bytes: int | None = None
+    """For a table that is created: log of each partition that is kept; None: as nodes are set."""
+    retention_records: int | None = None
+    """Likewise, in records."""
+    retention_age: str = ""
+    """Likewise: records of the log that are older go."""
+
+    @property
+    def retention_age_ms(self) -> int | None:
+        """The same as a number."""
+        return _milliseconds(self.retention_age) if self.retention_age else None
 
     @property
     def staging_ttl_ms(self) -> int:
@@ -203,6 +218,9 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         on_regression=_one_of(options, "onRegression", ON_REGRESSION),
         staging_ttl=_duration(options, "stagingTtl", "1h", TTL_MS_MIN, TTL_MS_MAX),
         commit_timeout_ms=_integer(options, "commitTimeoutMs", 300_000, 1, 86_400_000),
+        retention_bytes=_limited(options, "retentionBytes"),
+        retention_records=_limited(options, "retentionRecords"),
+        retention_age=_retention_age(options),
     )
     _refuse_contradictions(parsed, options)
     return parsed
@@ -461,6 +479,20 @@ def _integer(
             f"give a whole number from {low} to {high}"
         )
     return value
+
+
+def _limited(options: Mapping[str, str], name: str) -> int | None:
+    """A setting of a table that is created."""
+    snake = re.sub("([A-Z])", r"_\1", name).lower()
+    limits = SETTING_LIMITS[snake]
+    return _integer(options, name, None, limits.low, limits.high)
+
+
+def _retention_age(options: Mapping[str, str]) -> str:
+    if folded("retentionAge") not in options:
+        return ""
+    limits = SETTING_LIMITS["retention_age_ms"]
+    return _duration(options, "retentionAge", "", limits.low, limits.high)
 
 
 def _duration(options: Mapping[str, str], name: str, default: str, low: int, high: int) -> str:

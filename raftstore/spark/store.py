@@ -13,6 +13,7 @@ import raftstore
 from raftstore.client.batches.batch_writes import BatchResult, BatchTicket
 from raftstore.client.batches.stager import StagedParts
 from raftstore.client.changes.change_feed import Ends
+from raftstore.client.definitions import SettingsGiven
 from raftstore.client.scans.scanning import Item
 from raftstore.client.scans.snapshot_opening import SnapshotOptions, SnapshotToken
 from raftstore.errors import ConfigError
@@ -160,6 +161,12 @@ class ClientStore:
 
     def create_table(self, options: SinkOptions, schema_json: str) -> TableInfo:
         """Create the table unless it exists; returns when every partition has a leader."""
+        age_ms = options.retention_age_ms
+        settings: SettingsGiven = {
+            "retention_bytes": options.retention_bytes,
+            "retention_records": options.retention_records,
+            "retention_age": None if age_ms is None else age_ms / 1000,
+        }
         return self._client.create_table(
             options.table,
             key=options.key,
@@ -167,6 +174,7 @@ class ClientStore:
             replicas=options.replicas,
             schema=schema_json,
             if_not_exists=True,
+            **settings,
         )
 
     def some_row(self, name: str) -> Mapping[str, Any] | None:

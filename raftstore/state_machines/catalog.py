@@ -17,6 +17,7 @@ import msgspec
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.ports.machine import ApplyResult, Row, StateMachine
 from raftstore.protocol.records import Record
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.rows.schema_growth import is_grown_from
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
@@ -34,7 +35,7 @@ from raftstore.types import (
     node_name,
 )
 
-CATALOG_FORMAT: Final = 2
+CATALOG_FORMAT: Final = 3
 """Newest version of commands and rows read here. A newer one stops the node: it could not keep the
 catalog."""
 
@@ -44,6 +45,10 @@ FIRST_FORMAT: Final = 1
 EDITED_FORMAT: Final = 2
 """Of the command that edits a table and of the row that it writes: older nodes stop there, for they
 would serve the table by rules that do not hold any more."""
+
+SETTINGS_FORMAT: Final = 3
+"""Of the commands that create or edit a table which has settings of its own, and of its row: older
+nodes stop there, for they would not go by them."""
 
 TABLE_PREFIX: Final = b"t/"
 NODE_PREFIX: Final = b"n/"
@@ -70,6 +75,9 @@ class TableEntry(msgspec.Struct, frozen=True):
     max_batches_behind: Count63 | None = None
     standby_reads: bool = True
     max_replica_lag: Count63 | None = None
+    settings: TableSettings = DEFAULT_SETTINGS
+    was_edited: bool = False
+    """Rows of ``EDITED_FORMAT`` were edited, whatever they say here."""
 
     def same_definition(self, other: TableEntry) -> bool:
         """Whether both ask for the same table; UUID and placement are given, not asked for.
@@ -77,7 +85,7 @@ class TableEntry(msgspec.Struct, frozen=True):
         Properties that were edited since are the operator's: a request to create the table if it
         does not exist means this one, also without the columns that were appended to it.
         """
-        edited = EDITED_FORMAT in (self.format, other.format)
+        edited = any(entry.was_edited or entry.format == EDITED_FORMAT for entry in (self, other))
         mine = _asked_for(self, edited=edited)
         if edited and is_grown_from(self.schema_json, other.schema_json):
             mine = msgspec.structs.replace(mine, schema_json=other.schema_json)
@@ -100,6 +108,8 @@ def _asked_for(entry: TableEntry, *, edited: bool) -> TableEntry:
         max_batches_behind=None,
         standby_reads=True,
         max_replica_lag=None,
+        settings=DEFAULT_SETTINGS if edited else entry.settings,
+        was_edited=False,
     )
 
 
@@ -169,7 +179,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> bytes:
     """Payload that creates a table if no table has its name (a compare-and-set on the name)."""
-    return _encode(_CreateTable(_encode(entry), if_not_exists))
+    number = max(entry.format, created_format(entry))
+    entry = msgspec.structs.replace(entry, format=number)
+    return _encode(_CreateTable(_encode(entry), if_not_exists, number))
+
+
+def created_format(entry: TableEntry) -> int:
+    """Format of the command that creates a table with this entry."""
+    return FIRST_FORMAT if entry.settings == DEFAULT_SETTINGS else SETTINGS_FORMAT
 
 
 def drop_table_command(name: str, uuid: bytes, writers: tuple[tuple[str, str], ...] = ()) -> bytes:
@@ -182,8 +199,14 @@ def edit_table_command(entry: TableEntry, base_seq: Seq) -> bytes:
 
     Two who edit at the same time would undo each other's change without that condition.
     """
-    edited = msgspec.structs.replace(entry, format=EDITED_FORMAT)
-    return _encode(_EditTable(entry.name, entry.uuid, _encode(edited), base_seq))
+    number = edited_format(entry)
+    edited = msgspec.structs.replace(entry, format=number, was_edited=True)
+    return _encode(_EditTable(entry.name, entry.uuid, _encode(edited), base_seq, number))
+
+
+def edited_format(entry: TableEntry) -> int:
+    """Format of the command that writes this entry in the place of another."""
+    return max(EDITED_FORMAT, created_format(entry))
 
 
 def register_node_command(node: NodeId, endpoint: str, level: int) -> bytes:

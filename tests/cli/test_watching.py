@@ -24,6 +24,7 @@ from raftstore.protocol.admin import (
     TableInfo,
 )
 from raftstore.protocol.reads import Bounds
+from raftstore.protocol.table_settings import TableSettings
 from raftstore.types import NodeId, Seq, Term, channel_id
 
 N1, N2 = NodeId("n1@01"), NodeId("n2@02")
@@ -96,12 +97,17 @@ class FakeClient:
             schema_json="",
             channels=(),
             max_lag=None,
+            settings=TableSettings(retention_bytes=2 << 20),
         )
 
     def edit_table(self, name: str, **changes: Any) -> TableInfo:
         """Remember it."""
         self.edits.append(changes)
         return self.table_info(name)
+
+    def alter_table(self, name: str, **changes: Any) -> TableInfo:
+        """Remember it."""
+        return self.edit_table(name, **changes)
 
     def events(self, types: Any, since: Any, *, limit: int) -> ClusterEvents:
         """One failover; another node cannot be asked."""
@@ -250,6 +256,61 @@ def test_table_edit_that_makes_no_sense_is_a_usage_error(
     result = run(monkeypatch, client, "table", "edit", "orders", *options)
     assert isinstance(result.exception, click.UsageError)
     assert client.edits == []
+
+
+def test_table_alter_sets_and_unsets_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes and durations with their units; what is unset has its default again."""
+    client = FakeClient(view())
+    named = (
+        "--set retention-bytes=256MiB --set retention-age=7d --set max-lag=5 "
+        "--set standby-reads=false --unset retention-records --unset max_staleness"
+    )
+    result = run(monkeypatch, client, "table", "alter", "orders", *named.split())
+    assert result.exception is None
+    assert client.edits == [
+        {
+            "retention_bytes": 256 << 20,
+            "retention_age": 7 * 86_400.0,
+            "max_lag": 5,
+            "standby_reads": False,
+            "retention_records": None,
+            "max_staleness": None,
+        }
+    ]
+    result = run(monkeypatch, client, "table", "alter", "orders", "--unset", "standby-reads")
+    assert result.exception is None
+    assert client.edits[1:] == [{"standby_reads": True}]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("", "Name at least one property with --set or --unset."),
+        ("--set retention-bytes", "'retention-bytes' is no NAME=VALUE with one of the names max-"),
+        ("--set partitions=3", "'partitions=3' is no NAME=VALUE with one of the names max-lag,"),
+        ("--set retention-bytes=256", "--retention-bytes '256': '256' is not a size"),
+        ("--set retention-age=soon", "--retention-age 'soon': 'soon' is not a duration"),
+        ("--set retention-records=many", "--retention-records 'many'"),
+        ("--set standby-reads=maybe", "--standby-reads 'maybe': give true or false"),
+        ("--set max-lag=5 --unset max-lag", "max-lag is given twice."),
+    ],
+)
+def test_table_alter_that_makes_no_sense_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, options: str, told: str
+) -> None:
+    """The text names what was typed; nothing is asked of the cluster."""
+    client = FakeClient(view())
+    result = run(monkeypatch, client, "table", "alter", "orders", *options.split())
+    assert isinstance(result.exception, click.UsageError)
+    assert told in result.exception.message
+    assert client.edits == []
+
+
+def test_table_info_shows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that was not told is null: each node decides."""
+    result = run(monkeypatch, FakeClient(view()), "table", "info", "orders", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert (shown["retention_bytes"], shown["retention_age_ms"]) == (2 << 20, None)
 
 
 def test_lag_tells_unknown_from_nothing_to_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from raftstore.client.blocking.batches import BatchClient, BatchTable
 from raftstore.client.blocking.changes import ChangesTable
 from raftstore.client.blocking.iteration import iterate
 from raftstore.client.blocking.snapshots import SnapshotTable
-from raftstore.client.definitions import TableEdits
+from raftstore.client.definitions import SettingsGiven, TableEdits
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.kip535 import (
     AsyncReadOnlyStore,
@@ -99,6 +99,7 @@ class Client(BatchClient):
         max_lag: int | None = None,
         if_not_exists: bool = False,
         timeout: float | None = None,
+        **settings: Unpack[SettingsGiven],
     ) -> TableInfo:
         """Create a table; every channel has a leader when this returns."""
         return self._loop.call(
@@ -112,13 +113,20 @@ class Client(BatchClient):
                 max_lag=max_lag,
                 if_not_exists=if_not_exists,
                 timeout=timeout,
+                **settings,
             )
         )
+
+    def alter_table(
+        self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]
+    ) -> TableInfo:
+        """Change settings of a table, or what bounds reads that name none, or append columns."""
+        return self._loop.call(self._client.alter_table(name, timeout=timeout, **changes))
 
     def edit_table(
         self, name: str, *, timeout: float | None = None, **changes: Unpack[TableEdits]
     ) -> TableInfo:
-        """Change what bounds reads that name none, or append columns."""
+        """The same as ``alter_table``, under its earlier name."""
         return self._loop.call(self._client.edit_table(name, timeout=timeout, **changes))
 
     def drop_table(self, name: str, *, timeout: float | None = None) -> None:

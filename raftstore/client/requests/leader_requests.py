@@ -21,6 +21,7 @@ from raftstore.errors import (
     OverloadedError,
     QueryError,
     RequestError,
+    StoreTooOldError,
     TableExistsError,
     TransportError,
     UnknownChannelError,
@@ -37,6 +38,8 @@ class Asked:
 
     what: str
     is_read: bool
+    level: int = 0
+    """A node below this protocol level would not do it as it is meant."""
     is_in_doubt: bool = False
     """A node may have begun to execute it without saying how it ended."""
     error: RequestError | None = None
@@ -150,6 +153,13 @@ class LeaderRequests:
             reason = "its address is not known" if link is None else link.last_error
             asked.unreachable(leader.node, reason)
             return None
+        if link.level < asked.level:
+            raise asked.final(
+                StoreTooOldError(
+                    f"{asked.what}: it needs level {asked.level}, but the leader "
+                    f"{node_name(leader.node)} is at level {link.level}; upgrade this node"
+                )
+            )
         left_ms = max(1, deadline_ms - context.now_ms())
         if asked.is_read:
             left_ms = context.node_patience_ms(deadline_ms)

@@ -193,6 +193,7 @@ class CatalogController:
                 runner = self._channels.get(channel)
                 if runner is not None:
                     runner.bounds = bounds_of(table)
+                    runner.table_settings = table.settings
                 elif self._me in replicas:
                     self.opening.append(channel)
                     self.deadlines.push(_OPENING, 0)  # at once
@@ -251,6 +252,7 @@ class CatalogController:
                 creation_config=ChannelConfig((tuple(table.placement[partition]),)),
                 durability=table.durability,
                 bounds=bounds_of(table),
+                table_settings=table.settings,
             )
 
     # --- timers -----------------------------------------------------------------------------------

@@ -51,12 +51,13 @@ from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.staged import writer_fault
 from raftstore.state_machines.batches.coordinator import CHECKPOINT_BYTES_MAX
 from raftstore.state_machines.catalog import (
-    EDITED_FORMAT,
     Catalog,
     TableEntry,
     create_table_command,
+    created_format,
     drop_table_command,
     edit_table_command,
+    edited_format,
 )
 from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_name
 
@@ -185,7 +186,13 @@ class TableCommands:
                 return
             self._await_leaders(client, request, current, at_ms)
 
-        self._view.proposals.propose(self._view.metadata, create_table_command(entry), done, now_ms)
+        self._view.proposals.propose(
+            self._view.metadata,
+            create_table_command(entry),
+            done,
+            now_ms,
+            refusal=self._view.refusal_of_format(created_format(entry)),
+        )
 
     def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
         """Remove a table; its UUID is remembered as dropped, and who had batches in it."""
@@ -245,7 +252,7 @@ class TableCommands:
             edit_table_command(edited, catalog.seqs[request.name]),
             done,
             now_ms,
-            refusal=self._view.refusal_of_format(EDITED_FORMAT),
+            refusal=self._view.refusal_of_format(edited_format(edited)),
         )
 
     def await_step_down(

@@ -12,6 +12,12 @@ from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.errors import SchemaError
 from raftstore.protocol.admin import CreateTable
 from raftstore.protocol.reads import Bounds
+from raftstore.protocol.table_settings import (
+    SETTING_LIMITS,
+    TableSettings,
+    setting_problem,
+    settings_problem,
+)
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.schema_growth import grown_schema
 from raftstore.state_machines.catalog import TableEntry
@@ -33,7 +39,7 @@ COUNTED: Final = {**BOUNDS_OF_A_TABLE, "max_replica_lag": "rows"}
 """Properties that are numbers, and what they count."""
 ADD_COLUMNS: Final = "add_columns"
 """Columns to append: a schema as ``df.schema.json()`` writes it."""
-EDITABLE: Final = (*COUNTED, "standby_reads", ADD_COLUMNS)
+EDITABLE: Final = (*COUNTED, *SETTING_LIMITS, "standby_reads", ADD_COLUMNS)
 
 
 def entry_of(request: CreateTable) -> TableEntry:
@@ -48,6 +54,7 @@ def entry_of(request: CreateTable) -> TableEntry:
         max_lag=request.max_lag,
         schema_json=request.schema_json,
         placement=(),
+        settings=request.settings,
     )
 
 
@@ -75,6 +82,8 @@ def definition_problem(request: CreateTable, *, is_new: bool) -> str | None:
         return f"durability {request.durability!r} is not available yet; use 'fsync'"
     if request.max_lag is not None and request.max_lag < 0:
         return f"max_lag={request.max_lag} is negative; use 0 or more rows"
+    if (problem := settings_problem(request.settings)) is not None:
+        return problem
     try:
         TableSchema(request.key_columns, request.schema_json)
     except SchemaError as error:
@@ -89,16 +98,23 @@ def edit_problem(changes: Mapping[str, Any]) -> str | None:
     for name, value in changes.items():
         if name not in EDITABLE:
             return f"a table has no property {name!r} to change; use one of {', '.join(EDITABLE)}"
-        if value is None:
-            continue
-        if name == ADD_COLUMNS:
-            if not isinstance(value, str):
-                return f"add_columns={value!r:.80} is no schema; give the text of df.schema.json()"
-        elif name == "standby_reads":
-            if not isinstance(value, bool):
-                return f"standby_reads={value!r} is neither true nor false"
-        elif type(value) is not int or not 0 <= value <= BOUND_MAX:
-            return f"{name}={value!r} is no number of {COUNTED[name]}; use 0 or more"
+        problem = None if value is None else _value_problem(name, value)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _value_problem(name: str, value: Any) -> str | None:
+    if name in SETTING_LIMITS:
+        return setting_problem(name, value)
+    if name == ADD_COLUMNS:
+        if not isinstance(value, str):
+            return f"add_columns={value!r:.80} is no schema; give the text of df.schema.json()"
+    elif name == "standby_reads":
+        if not isinstance(value, bool):
+            return f"standby_reads={value!r} is neither true nor false"
+    elif type(value) is not int or not 0 <= value <= BOUND_MAX:
+        return f"{name}={value!r} is no number of {COUNTED[name]}; use 0 or more"
     return None
 
 
@@ -116,8 +132,14 @@ def edited_entry(entry: TableEntry, changes: Mapping[str, Any]) -> TableEntry:
         entry,
         standby_reads=True if standby_reads is None else standby_reads,
         schema_json=schema_json,
+        settings=_edited_settings(entry.settings, changes),
         **bounds,
     )
+
+
+def _edited_settings(settings: TableSettings, changes: Mapping[str, Any]) -> TableSettings:
+    named = {name: value for name, value in changes.items() if name in SETTING_LIMITS}
+    return msgspec.structs.replace(settings, **named)
 
 
 def bounds_of(entry: TableEntry) -> Bounds:

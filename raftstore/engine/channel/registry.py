@@ -5,6 +5,7 @@ from __future__ import annotations
 from raftstore.engine.channel.runner import ChannelParts, ChannelRunner
 from raftstore.ports.machine import StateMachine
 from raftstore.protocol.reads import Bounds
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.types import ChannelConfig, ChannelId
 
 
@@ -26,6 +27,7 @@ class ChannelRegistry:
         creation_config: ChannelConfig,
         durability: str,
         bounds: Bounds,
+        table_settings: TableSettings = DEFAULT_SETTINGS,
     ) -> None:
         """Open a channel from what log and tables hold of it.
 
@@ -41,6 +43,7 @@ class ChannelRegistry:
             durability=durability,
             bounds=bounds,
         )
+        runner.table_settings = table_settings
         self.runners[channel] = runner
         parts.active.touch(channel)
         if parts.guard.reason is not None:

@@ -92,6 +92,7 @@ from raftstore.protocol.replication import (
     StoreRequest,
 )
 from raftstore.protocol.staged import check_staged
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.types import (
     TERM_MAX,
     ChannelConfig,
@@ -176,6 +177,8 @@ class ChannelRunner:
 
     table_damage: str | None = None
     """Why its table cannot be believed; another replica's is being put in its place."""
+    table_settings: TableSettings = DEFAULT_SETTINGS
+    """Of the table; the catalog may change them at any time."""
 
     def __init__(
         self,

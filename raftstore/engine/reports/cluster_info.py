@@ -73,6 +73,7 @@ class ClusterInfoReport:
             max_batches_behind=table.max_batches_behind,
             standby_reads=table.standby_reads,
             max_replica_lag=table.max_replica_lag,
+            settings=table.settings,
             seq=self._controller.catalog.seqs[table.name],
             channels=tuple(
                 self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)

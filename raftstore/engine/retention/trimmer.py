@@ -163,7 +163,8 @@ class Trimmer:
 
     def _wanted(self, runner: ChannelRunner, oldest: int | None) -> tuple[Seq, TimestampMs | None]:
         """How far the log should be cut, and from which time on for its age alone."""
-        settings, channel, core = self._settings, runner.channel, runner.core
+        channel, core = runner.channel, runner.core
+        bytes_max, records_max, age_ms = self._kept_most(runner)
         base_seq = core.base.seq
         applied = self._tables.applied_seq(channel)
         # One that keeps a younger segment is not trimmed for one that cannot be: it would not help.
@@ -171,20 +172,28 @@ class Trimmer:
             cut = self._log.extent(channel).end_in(max(oldest, self._to_be_freed()))
             if cut > base_seq:
                 return Seq(min(cut, applied)), None
-        is_long = core.last_seq - base_seq > settings.channel_records
-        if is_long or self.kept_bytes(runner) > settings.channel_bytes:
+        is_long = core.last_seq - base_seq > records_max
+        if is_long or self.kept_bytes(runner) > bytes_max:
             cut = self._log.extent(channel).seq_keeping(
-                bytes_max=settings.channel_bytes // 2,
-                records_max=settings.channel_records // 2,
+                bytes_max=bytes_max // 2, records_max=records_max // 2
             )
             if cut > base_seq:
                 return Seq(min(cut, applied)), None
-        if settings.age_ms:
-            cutoff_ms = TimestampMs(self._clock.wall_ms() - settings.age_ms)
+        if age_ms:
+            cutoff_ms = TimestampMs(self._clock.wall_ms() - age_ms)
             first = self._log.heads(channel, base_seq, to_seq=applied, limit=1)
             if first and first[0].timestamp_ms < cutoff_ms:
                 return applied, cutoff_ms
         return base_seq, None
+
+    def _kept_most(self, runner: ChannelRunner) -> tuple[int, int, int]:
+        """Bytes, records and age in ms of a channel's log: of its table, else of this node."""
+        own, node = runner.table_settings, self._settings
+        return (
+            node.channel_bytes if own.retention_bytes is None else own.retention_bytes,
+            node.channel_records if own.retention_records is None else own.retention_records,
+            node.age_ms if own.retention_age_ms is None else own.retention_age_ms,
+        )
 
     def _note(self, channel: ChannelId, held_by: Floor | None) -> None:
         """Keep the floor that stands between a channel's log and where it should be cut."""

@@ -48,6 +48,7 @@ from raftstore.protocol.reads import (
     row_read,
 )
 from raftstore.protocol.snapshots import OpenSnapshot
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.types import (
     ChannelId,
     Guid,
@@ -350,6 +351,7 @@ class FakeCluster:
         key: tuple[str, ...] = ("id",),
         leaders: tuple[str, ...] = ("n1",),
         schema_json: str = "",
+        settings: TableSettings = DEFAULT_SETTINGS,
     ) -> list[Channel]:
         """Create a table; partition i is led by ``leaders[i % len]``."""
         self.version += 1
@@ -373,6 +375,7 @@ class FakeCluster:
             max_lag=None,
             schema_json=schema_json,
             channels=tuple(ChannelInfo(c.channel, c.replicas, None, Term(0)) for c in channels),
+            settings=settings,
         )
         return channels
 

@@ -33,6 +33,7 @@ from raftstore.protocol.reads import (
     ScanAnswer,
     Served,
 )
+from raftstore.protocol.table_settings import SETTING_LIMITS
 from raftstore.rows.schema_growth import grown_schema
 from raftstore.types import (
     Seq,
@@ -116,6 +117,7 @@ def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) 
                 message.partitions,
                 key=message.key_columns,
                 schema_json=message.schema_json,
+                settings=message.settings,
             )
         reply(Done(message.request_id, {"version": cluster.version}))
     elif isinstance(message, DropTable):
@@ -130,7 +132,9 @@ def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) 
         changes = dict(message.changes)
         if (added := changes.pop("add_columns", None)) is not None:
             changes["schema_json"] = grown_schema(table.key_columns, table.schema_json, added)
-        cluster.tables[message.name] = structs.replace(table, **changes)
+        own = {name: changes.pop(name) for name in SETTING_LIMITS if name in changes}
+        settings = structs.replace(table.settings, **own)
+        cluster.tables[message.name] = structs.replace(table, settings=settings, **changes)
         reply(Done(message.request_id, {"version": cluster.version}))
     elif not coordinate(node, message, reply) and not open_snapshot(node, message, reply):
         _operate(node, message, reply)

@@ -8,19 +8,24 @@ from typing import Any
 
 import pytest
 
+from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.client.writes.write_outcomes import parse_guid
 from raftstore.errors import (
+    ArgumentError,
     ConfigError,
     ConflictError,
     GuidExpiredError,
     PartialWriteError,
     SchemaError,
+    StoreTooOldError,
     UnknownTableError,
 )
+from raftstore.policy.levels import TABLE_SETTINGS_LEVEL
+from raftstore.protocol.table_settings import TableSettings
 from raftstore.types import ChannelId, Guid, channel_id, guid_text, make_guid
 from tests.integration.client.fake_cluster import FakeCluster, refuse
-from tests.integration.client.play import play
+from tests.integration.client.play import QUICK, play
 
 
 class SchemaText:
@@ -116,6 +121,56 @@ def test_table_is_edited_and_seen_as_edited() -> None:
         for wrong in ({"max_lag": -1}, {"max_staleness": True}, {"standby_reads": 1}, {"x": 1}, {}):
             with pytest.raises(ConfigError):
                 await client.edit_table("t", **wrong)  # type: ignore[arg-type]
+
+    play(test)
+
+
+def test_settings_of_a_table_are_told_in_bytes_records_and_seconds() -> None:
+    """When it is created and when it is altered; None gives the decision back to the nodes."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        made = await client.create_table(
+            "kept", key="id", partitions=1, retention_bytes=2 << 20, retention_age=1.5
+        )
+        assert made.settings == TableSettings(2 << 20, None, 1_500)
+        altered = await client.alter_table("kept", retention_age=None, retention_records=5_000)
+        assert altered.settings == TableSettings(2 << 20, 5_000, None)
+        assert (await client.table_info("kept")).settings == altered.settings
+        for wrong, told in (
+            ({"retention_bytes": 5}, "retention_bytes=5 is outside 1048576 to 1099511627776 bytes"),
+            ({"retention_records": 1.5}, "retention_records=1.5 is outside 1000"),
+            ({"retention_age": -1}, "retention_age=-1 is no number of seconds"),
+            ({"retention_age": 1e9}, "retention_age_ms=1000000000000 is outside 0"),
+        ):
+            given: Any = wrong
+            with pytest.raises(ArgumentError, match=told):
+                await client.alter_table("kept", **given)
+            with pytest.raises(ArgumentError, match=told):
+                await client.create_table("no", key="id", **given)
+        unknown: Any = {"retention": 1}
+        with pytest.raises(ArgumentError, match="a new table takes no 'retention'; its settings"):
+            await client.create_table("no", key="id", **unknown)
+        with pytest.raises(ArgumentError, match="a table has no property 'retention'; there are"):
+            await client.alter_table("kept", **unknown)
+
+    play(test)
+
+
+def test_settings_are_not_sent_to_a_leader_that_would_skip_them() -> None:
+    """A node of an older version leads the catalog: nothing is created, the text names it."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        for node in cluster.nodes.values():
+            node.read_level = TABLE_SETTINGS_LEVEL - 1
+        told = f"needs level 5, but the leader n1 is at level {TABLE_SETTINGS_LEVEL - 1}; upgrade"
+        async with await aio.connect(cluster.endpoints, settings=QUICK) as late:
+            with pytest.raises(StoreTooOldError, match=told):
+                await late.create_table("kept", key="id", partitions=1, retention_bytes=2 << 20)
+            with pytest.raises(StoreTooOldError, match="upgrade this node"):
+                await late.alter_table("t", retention_bytes=2 << 20)
+            assert list(cluster.tables) == ["t"]
+            await late.create_table("plain", key="id", partitions=1)
+            await late.alter_table("plain", max_lag=4)
 
     play(test)
 

@@ -327,6 +327,25 @@ def test_fate_of_a_write_is_told_by_the_guid_of_its_answer() -> None:
     play_http(test)
 
 
+def test_settings_of_a_table_are_given_and_changed_over_http() -> None:
+    """POST takes them with the definition, PATCH changes what is given, null removes it."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        wanted = {"name": "kept", "key": "id", "partitions": 1, "retention_age": "1.5s"}
+        made = await http.ask("POST", "/v1/tables", {**wanted, "retention_bytes": 2 << 20})
+        assert made.status == 201, made.content
+        shown = ("retention_bytes", "retention_records", "retention_age_ms")
+        assert [made.json[name] for name in shown] == [2 << 20, None, 1_500]
+        changes = {"retention_age": None, "retention_records": 5_000}
+        edited = await http.ask("PATCH", "/v1/tables/kept", changes)
+        assert [edited.json[name] for name in shown] == [2 << 20, 5_000, None]
+        wrong = await http.ask("PATCH", "/v1/tables/kept", {"retention_bytes": 5})
+        assert wrong.status == 400, wrong.content
+        assert "retention_bytes=5 is outside 1048576" in wrong.content.decode()
+
+    play_http(test)
+
+
 def test_bounds_of_a_table_are_edited_and_read_explained() -> None:
     """PATCH changes what is given, null removes it; explain names every replica."""
 

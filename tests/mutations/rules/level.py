@@ -9,6 +9,8 @@ from tests.mutations.syntax import Edit
 CORE = "tests/unit/core/test_sequencer.py::test_"
 PURE = "tests/unit/policy/test_levels.py::test_"
 HOLES = "tests/unit/engine/channel/test_hole_repairs.py::test_"
+SETTINGS = "tests/unit/engine/catalog/test_table_settings.py::test_"
+FATES = "tests/integration/client/test_fates.py::test_"
 WORLDS = "tests/unit/engine/channel/test_levels.py::test_"
 
 LEVEL_RULES: tuple[Mutation, ...] = (
@@ -41,10 +43,26 @@ LEVEL_RULES: tuple[Mutation, ...] = (
         "A table is edited while some node would stop at the command.",
         Edit(
             "TableCommands.on_edit_table",
-            "self._view.refusal_of_format(EDITED_FORMAT)",
+            "self._view.refusal_of_format(edited_format(edited))",
             "None",
         ),
         directed(WORLDS + "what_an_older_node_cannot_read_is_refused_until_it_is_upgraded"),
+    ),
+    mutation(
+        "level-settings",
+        "A table gets settings that some node would not go by.",
+        Edit(
+            "TableCommands.on_create_table",
+            "self._view.refusal_of_format(created_format(entry))",
+            "None",
+        ),
+        directed(SETTINGS + "setting_is_refused_while_a_node_could_not_go_by_it"),
+    ),
+    mutation(
+        "level-settings-told",
+        "Settings are sent to a leader that skips them: the table is made without.",
+        Edit("LeaderRequests._try", "link.level < asked.level", "False"),
+        directed(FATES + "settings_are_not_sent_to_a_leader_that_would_skip_them"),
     ),
     mutation(
         "level-downgrade",

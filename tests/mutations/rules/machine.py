@@ -158,6 +158,12 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         directed(CATALOGS + "edit_table_is_a_conflict_when_the_entry_is_another_one_by_now"),
     ),
     mutation(
+        "S0.8-settings-format",
+        "Nodes that would skip a table's settings read its row.",
+        Edit("created_format", "entry.settings == DEFAULT_SETTINGS", "True"),
+        directed(CATALOGS + "only_settings_of_its_own_give_a_table_the_format_that_knows_them"),
+    ),
+    mutation(
         "S10-conditional",
         "A conditional write is applied whatever the row is.",
         Edit(

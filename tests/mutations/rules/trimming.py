@@ -8,6 +8,8 @@ from tests.mutations.syntax import Edit
 
 ENGINE = "tests/unit/engine/retention/test_retention.py::test_"
 FLOOR = "tests/unit/storage/log/test_log_floor.py::test_"
+TRIMMER = "tests/unit/engine/retention/test_trimmed_channels.py::test_"
+SETTINGS = "tests/unit/engine/catalog/test_table_settings.py::test_"
 TRIMMING = "tests/unit/core/test_trimming.py::test_"
 BARRIERS = "tests/unit/storage/tables/test_barriers.py::test_"
 
@@ -136,6 +138,24 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "Changes go while somebody reads them.",
         Edit("ChangeReaders.positions", "of_channel == channel", "False"),
         directed(ENGINE + "records_stay_for_a_reader_of_changes_that_asks_here"),
+    ),
+    mutation(
+        "retention-table",
+        "How much log a table asks for counts for nothing.",
+        Edit(
+            "Trimmer._kept_most",
+            "node.channel_records if own.retention_records is None else own.retention_records",
+            "node.channel_records",
+        ),
+        directed(TRIMMER + "retention_of_a_table_counts_instead_of_the_nodes"),
+    ),
+    mutation(
+        "retention-table-edit",
+        "A node goes by what a table asked for when it was opened.",
+        Edit("CatalogController._follow", "runner.table_settings = table.settings", ""),
+        directed(
+            SETTINGS + "gap_10_retention_of_a_table_is_changed_on_every_replica_without_a_restart"
+        ),
     ),
     mutation(
         "retention-single",

@@ -16,6 +16,7 @@ from raftstore.protocol.message import Failed
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.catalog import (
     EDITED_FORMAT,
+    FIRST_FORMAT,
     Catalog,
     NodeEntry,
     TableEntry,
@@ -97,6 +98,8 @@ class Bench:
 
     def refusal_of_format(self, number: int) -> Refusal | None:
         """Some node may be too old."""
+        if number == FIRST_FORMAT:
+            return None  # that every node reads
         assert number == EDITED_FORMAT
         return self.format_refusal
 

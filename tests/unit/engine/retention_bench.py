@@ -13,6 +13,7 @@ from raftstore.engine.retention.retention import Retention
 from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.ports.tables import Barrier
 from raftstore.protocol.records import Record
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Seq, channel_id
 from tests.core_bench import record
 
@@ -157,6 +158,7 @@ class Bench:
             name=name,
             hole=None,
             table_damage=None,
+            table_settings=DEFAULT_SETTINGS,
             core=SimpleNamespace(
                 base=EMPTY_BASE,
                 last_seq=Seq(last_seq),

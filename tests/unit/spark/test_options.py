@@ -76,6 +76,10 @@ def test_options_split_the_key_when_it_has_several_columns():
         ({"stagingTtl": "999ms"}, "stagingTtl is '999ms'"),
         ({"stagingTtl": "8d"}, "stagingTtl is '8d'"),
         ({"commitTimeoutMs": "0"}, "commitTimeoutMs is '0'"),
+        ({"retentionBytes": "5"}, "retentionBytes is '5': give a whole number from 1048576 to"),
+        ({"retentionRecords": "5"}, "retentionRecords is '5': give a whole number from 1000 to"),
+        ({"retentionAge": "soon"}, "retentionAge is 'soon': give a duration, as in"),
+        ({"retentionAge": "367d"}, "from 0s to 366d"),
         ({"onRegression": "retry"}, "onRegression is 'retry': give fail or apply"),
         ({"isolation": "row", "onRegression": "apply"}, "onRegression cannot be had with"),
         ({"mergeSchema": "1"}, "mergeSchema is '1': give true or false"),
@@ -110,6 +114,16 @@ def test_options_are_documented_with_their_defaults_when_they_exist():
         name = name[0].lower() + name[1:]
         if isinstance(field.default, int) or (isinstance(field.default, str) and field.default):
             assert documented[name] == str(field.default).lower()
+
+
+def test_settings_of_a_table_that_is_created_are_options():
+    """Without them each node decides."""
+    given = {"retentionbytes": "2097152", "retention_records": "5000", "retentionAge": "7d"}
+    parsed = parse_options(BASE | given)
+    assert (parsed.retention_bytes, parsed.retention_records) == (2 << 20, 5_000)
+    assert parsed.retention_age_ms == 7 * 86_400_000
+    plain = parse_options(BASE)
+    assert plain.retention_bytes is plain.retention_records is plain.retention_age_ms is None
 
 
 def test_batch_id_needs_a_writer():

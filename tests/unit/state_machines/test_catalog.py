@@ -9,6 +9,7 @@ from raftstore.config import LEVEL
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.records import Record
+from raftstore.protocol.table_settings import TableSettings
 from raftstore.rows.sealing import unseal
 from raftstore.state_machines.catalog import (
     Catalog,
@@ -149,7 +150,8 @@ def test_edit_table_replaces_the_entry_and_every_node_reads_the_same() -> None:
     store.command(create_table_command(table()))
     edited = table(max_lag=5, max_staleness_ms=500, max_batches_behind=2, standby_reads=False)
     assert store.command(edit_table_command(edited, Seq(1))).conflict_seq is None
-    assert store.catalog.tables == {"orders": msgspec.structs.replace(edited, format=2)}
+    written = msgspec.structs.replace(edited, format=2, was_edited=True)
+    assert store.catalog.tables == {"orders": written}
     assert store.catalog.seqs == {"orders": 2}
 
 
@@ -213,6 +215,40 @@ def test_only_the_edit_of_a_table_stops_a_node_of_the_previous_version() -> None
     assert edit["format"] == msgspec.msgpack.decode(edit["entry"])["format"] == 2
 
 
+def test_only_settings_of_its_own_give_a_table_the_format_that_knows_them() -> None:
+    """Older nodes would skip them, so they stop at the command and at the row; a table without
+    them, or whose settings were all taken back, is written as before."""
+    own = table(settings=TableSettings(retention_records=5_000))
+    for command, before in (
+        (create_table_command(own), create_table_command(table())),
+        (edit_table_command(own, Seq(1)), edit_table_command(table(), Seq(1))),
+    ):
+        told = msgspec.msgpack.decode(command)
+        assert told["format"] == msgspec.msgpack.decode(told["entry"])["format"] == 3
+        assert msgspec.msgpack.decode(before)["format"] < 3
+    store = Store()
+    store.command(create_table_command(own))
+    assert store.catalog.tables["orders"].settings == TableSettings(retention_records=5_000)
+    store.command(edit_table_command(table(), Seq(1)))
+    assert store.catalog.tables["orders"].settings == TableSettings()
+
+
+def test_table_with_other_settings_is_another_one_unless_it_was_edited() -> None:
+    """A request to create it if it does not exist asks for these; what was edited since stays."""
+    own = table(settings=TableSettings(retention_bytes=2 << 20))
+    store = Store()
+    store.command(create_table_command(own))
+    again = create_table_command(msgspec.structs.replace(own, uuid=b"v" * 16), if_not_exists=True)
+    assert store.command(again).conflict_seq is None
+    plain = create_table_command(table(uuid=b"v" * 16), if_not_exists=True)
+    assert store.command(plain).conflict_seq == 1
+    altered = table(settings=TableSettings(retention_bytes=3 << 20))
+    store.command(edit_table_command(altered, Seq(1)))
+    assert store.command(again).conflict_seq is None
+    assert store.command(plain).conflict_seq is None
+    assert store.catalog.tables["orders"].settings == TableSettings(retention_bytes=3 << 20)
+
+
 def test_register_node_enters_a_node_and_follows_its_address() -> None:
     """S0.7: an address is not an identity, it may change."""
     store = Store()
@@ -250,15 +286,15 @@ def test_records_about_the_log_change_nothing(kind: RecordKind) -> None:
         (RecordKind.COMMAND, msgspec.msgpack.encode({"op": "rename_table"}), "rename_table"),
         (
             RecordKind.COMMAND,
-            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 3}),
-            "catalog format 3 is newer than 2; run a newer version on this node",
+            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 4}),
+            "catalog format 4 is newer than 3; run a newer version on this node",
         ),
         (
             RecordKind.COMMAND,
             msgspec.msgpack.encode({"op": "register_node", "entry": b"\x80"}),
             "no NodeEntry",
         ),
-        (RecordKind.COMMAND, create_table_command(table(format=3)), "catalog format 3 is newer"),
+        (RecordKind.COMMAND, create_table_command(table(format=4)), "catalog format 4 is newer"),
     ],
 )
 def test_record_that_cannot_be_understood_stops_the_node(
@@ -289,7 +325,7 @@ def test_stored_bytes_are_those_of_the_command() -> None:
     [
         ((b"x/1", b"\x80"), "unknown sort"),
         ((b"t/1", b"\x80"), "no TableEntry"),
-        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 3))), "catalog format 3 is newer"),
+        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 4))), "catalog format 4 is newer"),
     ],
 )
 def test_catalog_refuses_rows_that_this_version_cannot_read(

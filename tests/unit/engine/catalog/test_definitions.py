@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
+from raftstore.config import MIB, PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.engine.catalog.table_definition import BOUND_MAX, definition_problem, edit_problem
 from raftstore.protocol.admin import CreateTable
+from raftstore.protocol.table_settings import SETTING_LIMITS, TableSettings
 
 GOOD = CreateTable(1, "t", ("a", "b"), 4, 3, "fsync", None, "", False, timeout_ms=1_000)
 
@@ -25,6 +26,9 @@ GOOD = CreateTable(1, "t", ("a", "b"), 4, 3, "fsync", None, "", False, timeout_m
         ({"durability": "none"}, "'none' is not available yet; use 'fsync'"),
         ({"max_lag": -1}, "max_lag=-1 is negative"),
         ({"schema_json": "{"}, "df.schema.json()"),
+        ({"settings": TableSettings(retention_bytes=5)}, "retention_bytes=5 is outside"),
+        ({"settings": TableSettings(retention_records=5)}, "retention_records=5 is outside"),
+        ({"settings": TableSettings(retention_age_ms=1 << 60)}, "retention_age_ms="),
     ],
 )
 def test_definition_that_cannot_be_is_refused_with_its_value(
@@ -44,6 +48,8 @@ def test_definition_at_its_limits_is_taken() -> None:
         {},
         {"partitions": 1, "replicas": 1, "max_lag": 0, "key_columns": ("a",)},
         {"partitions": PARTITIONS_MAX, "replicas": REPLICAS_MAX},
+        {"settings": TableSettings(MIB, 1_000, 0)},
+        {"settings": TableSettings(MIB**2, 2**31 - 1, 366 * 86_400_000)},
     ):
         assert definition_problem(structs.replace(GOOD, **changes), is_new=True) is None
     old = structs.replace(GOOD, name="a/b")
@@ -61,6 +67,15 @@ def test_definition_at_its_limits_is_taken() -> None:
         ({"max_lag": True}, "max_lag=True is no number"),
         ({"max_lag": BOUND_MAX + 1}, "is no number"),
         ({"max_lag": None, "standby_reads": "no"}, "standby_reads='no'"),
+        (
+            {"retention_bytes": MIB - 1},
+            f"retention_bytes={MIB - 1} is outside {MIB} to {MIB**2} bytes; give one of these",
+        ),
+        ({"retention_bytes": MIB**2 + 1}, f"retention_bytes={MIB**2 + 1} is outside"),
+        ({"retention_records": 999}, "retention_records=999 is outside 1000 to 2147483647 records"),
+        ({"retention_records": True}, "retention_records=True is outside"),
+        ({"retention_age_ms": -1}, "retention_age_ms=-1 is outside 0 to 31622400000 milliseconds"),
+        ({"retention_age_ms": "7d"}, "retention_age_ms='7d' is outside"),
     ],
 )
 def test_change_that_cannot_be_is_refused_with_its_value(
@@ -76,4 +91,6 @@ def test_changes_at_their_limits_are_taken() -> None:
     """The least and the most, and what takes a property back."""
     assert edit_problem({"max_lag": 0, "standby_reads": False, "add_columns": "{}"}) is None
     assert edit_problem({"max_lag": BOUND_MAX}) is None
+    assert edit_problem({"retention_bytes": MIB, "retention_age_ms": 0}) is None
+    assert edit_problem(dict.fromkeys(SETTING_LIMITS)) is None
     assert edit_problem({"max_lag": None, "standby_reads": None}) is None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from raftstore.engine.deadlines import NEVER_MS
+from raftstore.protocol.table_settings import TableSettings
 from raftstore.types import ChannelConfig
 from tests.unit.engine.retention_bench import CHANNEL, OTHER, B, Bench, C, begun, wanted
 
@@ -30,6 +31,50 @@ def test_logs_are_looked_at_at_intervals() -> None:
     assert not bench.barriers
     trimmer = bench.retention.trimmer
     assert (trimmer.trims_total, trimmer.trimmed_seqs_total, trimmer.carried_total) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cut"),
+    [
+        (TableSettings(retention_records=20), 11),
+        (TableSettings(retention_records=22), None),
+        (TableSettings(retention_records=10), 16),
+        (TableSettings(retention_records=100, retention_bytes=200), 11),
+        (TableSettings(retention_records=100), None),
+    ],
+)
+def test_retention_of_a_table_counts_instead_of_the_nodes(
+    settings: TableSettings, cut: int | None
+) -> None:
+    """GAP-10: by records and by bytes, for the channels of that table alone; an edit counts from
+    the next look on."""
+    bench = Bench(channel_records=15)
+    bench.mine.table_settings = TableSettings(retention_records=100)
+    bench.grow(21)
+    bench.look()
+    assert not bench.barriers
+    bench.mine.table_settings = settings
+    bench.look()
+    assert begun(bench) == ([] if cut is None else [CHANNEL])
+    work = bench.retention.trimmer._work
+    assert (None if work is None else work.wanted) == cut
+    bench.grow(16, bench.other)
+    bench.look()
+    assert (begun(bench)[-1:] == [OTHER]) is (cut is None), "another table goes by the node's"
+
+
+@pytest.mark.parametrize(
+    ("node_ms", "table_ms", "is_due"), [(300, None, True), (300, 0, False), (0, 300, True)]
+)
+def test_age_of_a_table_counts_instead_of_the_nodes(
+    node_ms: int, table_ms: int | None, *, is_due: bool
+) -> None:
+    """0 keeps records whatever their age, also where the node lets old ones go."""
+    bench = Bench(age_ms=node_ms)
+    bench.mine.table_settings = TableSettings(retention_age_ms=table_ms)
+    bench.grow(10)
+    bench.look()
+    assert begun(bench) == ([CHANNEL] if is_due else [])
 
 
 @pytest.mark.parametrize(("records", "cut"), [(20, None), (21, 11), (60, 50)])
