@@ -21,6 +21,7 @@ from raftstore.core.events import (
     RoleChanged,
     TimerFired,
 )
+from raftstore.core.found_table import FOUND_TABLE, FoundTable
 from raftstore.core.history import Lineage
 from raftstore.core.replica import Replica
 from raftstore.ports.log import EMPTY_BASE, Base, RecoveredChannel
@@ -160,6 +161,7 @@ def make_replica(
     shortfall: History | None = None,
     first_round_id: int = 0,
     base: Base = EMPTY_BASE,
+    found: FoundTable = FOUND_TABLE,
 ) -> Replica:
     """A replica opened on a log that holds ``records`` durably, behind ``base``."""
     held = list(records)
@@ -184,6 +186,7 @@ def make_replica(
         records=held,
         applied_seq=Seq(applied_seq),
         first_round_id=first_round_id,
+        found=found,
     )
 
 

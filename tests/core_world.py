@@ -312,6 +312,10 @@ class Node:
         """False while recovering (S0.3)."""
         return self.replica.may_vote()
 
+    def may_stand(self) -> bool:
+        """False while recovering (S0.3)."""
+        return self.replica.may_stand()
+
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         """A buffered write, as every other."""
         self.writes.append(("vote", (term, voted_for)))
@@ -366,7 +370,8 @@ class _Ballot:
     def __init__(self, node: Node, term: Term) -> None:
         self.me = node.me
         self.history, self.config = node.history, node.config
-        self.config_committed, self.may_vote = node.config_committed, node.may_vote
+        self.config_committed = node.config_committed
+        self.may_vote, self.may_stand = node.may_vote, node.may_stand
         self.sent: list[ElectionMessage] = []
         self.elector = ELECTORS(self, CHANNEL, term, None)
 

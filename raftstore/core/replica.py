@@ -33,6 +33,7 @@ from raftstore.core.events import (
     TrimTo,
 )
 from raftstore.core.follower import Follower
+from raftstore.core.found_table import FOUND_TABLE, FoundTable
 from raftstore.core.leader import Leader
 from raftstore.core.pending import PayloadRoom, PendingPayloads
 from raftstore.core.progress import ProgressView
@@ -63,8 +64,7 @@ class Replica:
 
     ``records`` are the channel's records behind the base of its log, in order (payloads may be
     empty except of CONFIG and BATCH_MARK): what is derived from them goes on from that base.
-    ``holds_applied``: the log holds, or had before its base, the record up to which the table is
-    applied; it need not while the table is another replica's.
+    ``found``: what the log does not tell of the table.
     Raises CorruptRecordError or NewerFormatError when the base cannot be read.
     """
 
@@ -79,7 +79,7 @@ class Replica:
         recovered: RecoveredChannel,
         records: Iterable[Record],
         applied_seq: Seq,
-        holds_applied: bool = True,
+        found: FoundTable = FOUND_TABLE,
         first_round_id: int = 0,
         room: PayloadRoom | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class Replica:
             recovered=recovered,
             records=records,
             applied_seq=applied_seq,
-            holds_applied=holds_applied,
+            found=found,
         )
         self._state.sync_request_id = first_round_id
         self._payloads = PendingPayloads(
@@ -369,8 +369,20 @@ class Replica:
         return self._state.configs.current_seq <= self._state.commit_seq
 
     def may_vote(self) -> bool:
-        """S0.3: false while recovering (and when stopped): no vote, pre-vote or candidacy.
-        Nor while the disk hangs (S0.4): neither would become durable, so neither could be told."""
+        """S0.3: false while acknowledged records are missing here: no vote and no pre-vote.
+
+        A replica whose copied table is ahead of its log votes: all that it ever acknowledged is in
+        its log, by which votes are judged (S1.1), and it may be what a quorum lacks.
+        """
+        if self.may_stand():
+            return True
+        state = self._state
+        is_able = state.storage_stalled is None and state.stopped is None
+        return is_able and state.keeps_promises
+
+    def may_stand(self) -> bool:
+        """S0.3: false while recovering (and when stopped): no candidacy.
+        Nor while the disk hangs (S0.4): nothing would become durable, so nothing could be told."""
         if self._state.storage_stalled is not None:
             return False
         return self._state.recovering is None and self._state.stopped is None

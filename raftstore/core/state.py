@@ -30,6 +30,7 @@ from raftstore.core.effects import (
     Truncate,
 )
 from raftstore.core.folds import Folds
+from raftstore.core.found_table import FOUND_TABLE, FoundTable
 from raftstore.ports.log import Base, RecoveredChannel
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import ReplicationMessage
@@ -69,9 +70,9 @@ class ChannelState:
         recovered: RecoveredChannel,
         records: Iterable[Record],
         applied_seq: Seq,
-        holds_applied: bool = True,
+        found: FoundTable = FOUND_TABLE,
     ) -> None:
-        """``holds_applied``: as for ``Replica``."""
+        """``found``: as for ``Replica``."""
         self.me = me
         self.channel = channel
         self.settings = settings
@@ -104,7 +105,7 @@ class ChannelState:
         """Of the last MsgSyncRequest: no two have the same one, also not of two lives (S12)."""
         self.freshness = Freshness()
         # Why it may not take part.
-        self.recovering: History | None = recovered.shortfall
+        self.recovering: History | None = found.recovering(recovered)
         self.stopped: str | None = None
         self.halted: str | None = None
         # S5.6: writes this node may have sequenced as leader and that left its log again.
@@ -115,10 +116,11 @@ class ChannelState:
         self._out: list[Effect] = []
         self._batch: list[Record] = []
         self._told_commit: tuple[Seq, Seq] = (Seq(0), Seq(0))
-        self.lacks_rows = applied_seq < recovered.base.seq
-        """The table lacks rows of records that the log does not hold any more: only another
-        replica's state brings them back, so nothing is applied, acknowledged or served here."""
-        self._rebuild(recovered, records, applied_seq, holds_applied=holds_applied)
+        self.lacks_rows = found.lacks_rows(recovered, applied_seq)
+        """Nothing is applied, acknowledged or served here before the table is another one."""
+        self.keeps_promises = found.keeps_promises(recovered) and not self.lacks_rows
+        """S0.3: so it may vote, though it may be recovering for a table that was copied."""
+        self._rebuild(recovered, records, applied_seq, holds_applied=found.ahead is None)
 
     def _rebuild(
         self,

@@ -114,6 +114,10 @@ class _ScriptedHost:
         """Healthy."""
         return True
 
+    def may_stand(self) -> bool:
+        """Healthy."""
+        return True
+
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         """Remember it."""
         self.happened.append((term, voted_for))

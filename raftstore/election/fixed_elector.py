@@ -62,7 +62,7 @@ class FixedElector:
         """Take a new term and lead it; a recovering replica (S0.3) waits."""
         if self._deadline_ms is None or now_ms < self._deadline_ms:
             return
-        if not self._host.may_vote():
+        if not self._host.may_stand():
             self._deadline_ms = now_ms + self._host.backoff_ms()
             return
         self._deadline_ms = None

@@ -218,7 +218,7 @@ class VotingElector:
     def on_vote_requested(self, term: Term, history: History) -> None:
         """Ask the voters of the newest configuration."""
         assert term == self.term, f"votes are asked for {term} in term {self.term} (S1.3)"
-        assert self._host.may_vote(), f"a replica that must not vote stands in term {term} (S0.3)"
+        assert self._host.may_stand(), f"a replica that must not stand asks in term {term} (S0.3)"
         self._votes = {self._host.me}
         self._request = RequestVote(
             channel=self._channel, term=term, history=history, transfer=self._transferring
@@ -267,7 +267,7 @@ class VotingElector:
 
         Nobody stands for a term that no message has room for (S12)."""
         return (
-            self._host.may_vote()
+            self._host.may_stand()
             and self.term < TERM_MAX
             and (self._host.me in self._host.config().voters or not self._host.config_committed())
         )
@@ -295,7 +295,7 @@ class VotingElector:
 
         S13: unless the replica stopped serving while it stood; then nobody wins this term.
         """
-        if self.role is not Role.CANDIDATE or not self._host.may_vote():
+        if self.role is not Role.CANDIDATE or not self._host.may_stand():
             return
         assert self._host.me in self._votes, f"a candidate of {self.term} without its vote (S1.3)"
         if has_quorum(self._host.config(), self._votes):

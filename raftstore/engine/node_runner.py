@@ -225,6 +225,7 @@ class NodeRunner:
                 watch=self.watch,
                 readers=self.batches.change_readers,
                 clock=self.clock,
+                levels=self.controller.levels,
                 settings=self._settings.retention,
                 segment_bytes=self._settings.storage.segment_bytes,
                 tell=self.events.tell,

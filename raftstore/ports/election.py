@@ -24,7 +24,10 @@ class ElectionHost(Protocol):
         """False while the newest configuration is not known to be committed."""
 
     def may_vote(self) -> bool:
-        """False while recovering (S0.3): neither vote, nor pre-vote, nor candidacy."""
+        """False while acknowledged records are missing (S0.3): neither vote nor pre-vote."""
+
+    def may_stand(self) -> bool:
+        """False while recovering, for whatever reason (S0.3): no candidacy. Implies a vote."""
 
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         """Write term and vote into the node's log. Raises StorageError: the node stops."""

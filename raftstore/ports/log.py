@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from raftstore.config import FRAME_BYTES_MAX, KIB
 from raftstore.ports.scrub import LogVerifying
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
@@ -46,6 +47,8 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
         return History(self.term, self.seq)
 
 
+BASE_BYTES_MAX: Final = FRAME_BYTES_MAX - 4 * KIB
+"""Of the folds of a base: it is one entry of the log, and one message to another replica."""
 EMPTY_BASE: Final = Base(Term(0), Seq(0), bytes(DIGEST_BYTES), b"")
 """Of a log that still holds everything since its first record."""
 

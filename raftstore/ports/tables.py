@@ -236,6 +236,13 @@ class TableStore(Protocol):
     def applied_history(self, channel: ChannelId) -> History:
         """Term and seq of the last record that is applied."""
 
+    def copied_position(self, channel: ChannelId) -> History:
+        """Up to where the table was copied from another replica; (0, 0): it was built here."""
+
+    def base_max(self, channel: ChannelId) -> Seq:
+        """The highest base that the channel's log may have beside what is applied
+        (``Barrier.base_max``); of a table that was just opened."""
+
     def is_idle(self, channel: ChannelId) -> bool:
         """Whether everything that was queued for the channel is applied."""
 

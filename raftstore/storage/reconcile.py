@@ -41,8 +41,10 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
 
     A table that was copied from another replica may be ahead of its log, or of a tail of it that is
     no part of the channel: then it stays, and the replica is recovering until its log has come so
-    far. So does any table whose log begins behind a base, since no log could build it again; its
-    state is one of committed records (S10).
+    far. The log promised nothing of that, so nothing is required of it, and the replica may vote.
+
+    A table whose log begins behind a base stays, too, since no log could build it again; its state
+    is one of committed records (S10).
 
     Returns what an operator should be told. Raises PromisesLostError.
     """
@@ -57,7 +59,6 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
         if log.may_hold(channel, applied):
             continue
         if applied == tables.copied_position(channel):
-            log.require(channel, applied)
             notes.append(
                 f"channel {channel.hex()} has a table copied up to {tuple(applied)}, which "
                 "its log does not hold yet: it is recovering (S0.3)"

@@ -94,11 +94,7 @@ class SimOptions:
 def draw_options(seed: int) -> SimOptions:
     """Draw a world from its seed; same seed, same options, on every machine."""
     rng = random.Random(f"options {seed}")
-    drawn = _drawn(seed, rng)
-    # What damage takes from a log or a table that was trimmed no log has any more.
-    # Versions below level 4 know no base, and no replica snapshot.
-    is_possible = not drawn.damage_percent and not drawn.rolling_upgrades
-    return replace(drawn, retention=_trims(seed) and is_possible)
+    return replace(_drawn(seed, rng), retention=_trims(seed))
 
 
 def _drawn(seed: int, rng: random.Random) -> SimOptions:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from raftstore.config import LEVEL
-from raftstore.policy.levels import REFILL_LEVEL
+from raftstore.policy.levels import REFILL_LEVEL, SNAPSHOT_LEVEL
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -41,6 +41,8 @@ class RollingUpgrades:
             self._lowest = 1  # what was written at level 1 stops a node of level 0
         if options.damage_percent or options.flip_percent:
             self._lowest = REFILL_LEVEL  # older versions lose what is behind a hole, as is known
+        if options.retention:
+            self._lowest = SNAPSHOT_LEVEL  # a log that was trimmed is refused by older versions
         self._target = LEVEL
         self._waiting: list[SimNode] = []
         self.directions = 0
@@ -80,7 +82,8 @@ class RollingUpgrades:
             return
         self.directions += 1
         is_up = self._target == LEVEL
-        self._begin_direction(self._rng.randrange(self._lowest, LEVEL) if is_up else LEVEL)
+        down = self._rng.randrange(self._lowest, LEVEL) if self._lowest < LEVEL else LEVEL
+        self._begin_direction(down if is_up else LEVEL)
 
     def _stop_node(self, node: SimNode) -> None:
         """As an operator does, by a hand-over first, or as a machine that restarts."""

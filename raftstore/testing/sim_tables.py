@@ -330,11 +330,8 @@ class SimTables:
 
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
         """Make what readers see now survive a power cut, when the simulator says so."""
-        table = self._tables[channel]
-        shown, machine, written = table.shown, table.opened.batches, self._written
-        needed = None if machine is None else machine.first_needed(_State(shown))
-        applied = shown.applied.seq
-        base_max = applied if needed is None else Seq(min(applied, needed - 1))
+        table, written = self._tables[channel], self._written
+        applied, base_max = table.shown.applied.seq, self.base_max(channel)
 
         def flush() -> ReadDone:
             kept = (u for u in self._undo if u.table is not table or u.number > written)
@@ -356,6 +353,14 @@ class SimTables:
     def applied_history(self, channel: ChannelId) -> History:
         """Term and seq of the last record that is applied."""
         return self._tables[channel].shown.applied
+
+    def base_max(self, channel: ChannelId) -> Seq:
+        """The highest base that the channel's log may have beside what is applied."""
+        table = self._tables[channel]
+        shown, machine = table.shown, table.opened.batches
+        needed = None if machine is None else machine.first_needed(_State(shown))
+        applied = shown.applied.seq
+        return applied if needed is None else Seq(min(applied, needed - 1))
 
     def is_idle(self, channel: ChannelId) -> bool:
         """Whether everything that was queued for the channel is applied."""

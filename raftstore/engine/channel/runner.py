@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from raftstore.config import NodeSettings
 from raftstore.core.effects import (
@@ -56,6 +56,7 @@ from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.apply_feed import ApplyFeed
 from raftstore.engine.channel.durable_tracker import DurableTracker
 from raftstore.engine.channel.fence import admits
+from raftstore.engine.channel.finding import found_table
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.engine.channel.outbox import Outbox, TermOnly
 from raftstore.engine.channel.read_confirmations import (
@@ -211,13 +212,9 @@ class ChannelRunner:
         """What the log lacked when it was opened: deaf for its whole life, if anything. When it is
         filled and durable the channel is opened again (S0.3)."""
         applied = parts.tables.open_channel(channel, machine)
-        history = parts.tables.applied_history(channel)
-        self.is_table_ahead = not (applied == 0 or parts.log.may_hold(channel, history))
-        """S6.4: the table is a replica snapshot, and the log has not come so far since: what it
-        holds meanwhile may be no part of the channel, and the replica is recovering."""
-        if self.is_table_ahead:
-            shortfall = max(history, recovered.shortfall or history)
-            recovered = replace(recovered, shortfall=shortfall)
+        found = found_table(parts.log, parts.tables, channel)
+        self.is_table_ahead = found.ahead is not None
+        """S6.4: the table is a replica snapshot, and the log has not come so far since."""
         self.feed = ApplyFeed(parts.log, parts.tables, channel, applied, self._on_broken)
         self.versions = Versions(parts.tables, channel, parts.settings.read)
         self.unserved_until = parts.tables.unserved_until(channel)
@@ -233,7 +230,7 @@ class ChannelRunner:
             recovered=recovered,
             records=parts.log.records(channel),
             applied_seq=applied,
-            holds_applied=not self.is_table_ahead,
+            found=found,
             # 62 bits that no other life of the node has: see ProofRequests and CatchUp.
             first_round_id=int.from_bytes(parts.boot_id[:8], "big") >> 2,
             room=parts.room,
@@ -507,8 +504,12 @@ class ChannelRunner:
         return self.core.config_committed()
 
     def may_vote(self) -> bool:
-        """False while recovering (S0.3)."""
+        """False while acknowledged records are missing here (S0.3)."""
         return self.core.may_vote()
+
+    def may_stand(self) -> bool:
+        """False while recovering (S0.3)."""
+        return self.core.may_stand()
 
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         """Term and vote enter the node's log; messages that reveal them wait for it (S0.5)."""

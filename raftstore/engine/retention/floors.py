@@ -19,6 +19,7 @@ from raftstore.engine.clock import Clock
 from raftstore.engine.node_ports import Tell
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.reads.change_readers import ChangeReaders
+from raftstore.policy.levels import SNAPSHOT_LEVEL
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.node import ChannelPosition
@@ -35,6 +36,12 @@ TRANSFER: Final = "replica_snapshot"
 ``snapshot.session_ms`` without a question, and like a slow replica."""
 READER: Final = "reader_of_changes"
 """Somebody who reads changes here; bounded by ``retention.reader_bytes``."""
+
+OLDER_VERSION: Final = "older_version"
+"""A node that knows no base: it could neither follow a log that begins behind one nor read its own
+back after a downgrade. Until it is upgraded everything stays."""
+BASE_SIZE: Final = "base_size"
+"""The base would be larger than a log or a message can hold."""
 
 GIVEN_UP: Final = "retention_floor_given_up"
 
@@ -68,6 +75,8 @@ class RetentionParts:
     watch: PeerWatch
     readers: ChangeReaders
     clock: Clock
+    levels: Callable[[], Mapping[NodeId, int]]
+    """Of all nodes of the cluster."""
     settings: RetentionSettings
     segment_bytes: int
     tell: Tell
@@ -83,6 +92,7 @@ class Floors:
         self._settings = parts.settings
         self._watch = parts.watch
         self._tell = parts.tell
+        self._levels = parts.levels
         self._given_up: dict[tuple[ChannelId, str, str], None] = {}
         self.given_up_total = 0
         self.sources: list[Source] = []
@@ -90,7 +100,8 @@ class Floors:
 
     def of(self, runner: ChannelRunner, now_ms: int) -> list[Floor]:
         """Floors of a channel but those of its own table, given up or not."""
-        found = [*self._slow_replicas(runner), *self._change_readers(runner, now_ms)]
+        found = [Floor(OLDER_VERSION, name, runner.core.base.seq, None) for name in self.older()]
+        found += [*self._slow_replicas(runner), *self._change_readers(runner, now_ms)]
         for source in self.sources:
             found += source(runner)
         return [self._judged(runner, floor) for floor in found]
@@ -102,6 +113,11 @@ class Floors:
             if not floor.is_given_up and floor.seq < limit:
                 limit, lowest = floor.seq, floor
         return limit, lowest
+
+    def older(self) -> list[str]:
+        """Names of nodes whose version knows no base, as far as is known (S6.6)."""
+        levels = self._levels().items()
+        return [node_name(node) for node, level in levels if level < SNAPSHOT_LEVEL]
 
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Nothing of it is told again."""

@@ -27,12 +27,13 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.retention.floors import (
     APPLIED,
+    BASE_SIZE,
     OPEN_ATTEMPTS,
     Floor,
     Floors,
     RetentionParts,
 )
-from raftstore.ports.log import Base
+from raftstore.ports.log import BASE_BYTES_MAX, Base
 from raftstore.ports.tables import Barrier
 from raftstore.types import ChannelId, Seq, TimestampMs
 
@@ -102,8 +103,9 @@ class Trimmer:
         for _ in self.deadlines.due(now_ms):
             self.deadlines.push(0, now_ms + self._settings.interval_ms)
             work = self._work
-            if work is None:
+            if work is None and not self._floors.older():
                 self._move_floor()
+            if work is None:
                 self._look(now_ms)
             elif work.maker is not None:
                 self._take_in(work, work.maker, now_ms)
@@ -254,6 +256,11 @@ class Trimmer:
         limit, held_by = self._floors.lowest(runner, base.seq, now_ms)
         if base.seq <= before.seq or limit < base.seq:
             self._note(runner.channel, held_by)
+            return
+        if len(base.folds) > BASE_BYTES_MAX:
+            self._note(
+                runner.channel, Floor(BASE_SIZE, f"{len(base.folds)} bytes", before.seq, None)
+            )
             return
         size = self._log.extent(runner.channel).bytes_between(before.seq, base.seq)
         runner.trim(base, now_ms)

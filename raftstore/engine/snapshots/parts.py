@@ -31,7 +31,7 @@ class SnapshotParts:
     reopen: Callable[[ChannelRunner], None]
     """Open a channel anew from what log and tables hold of it."""
     first_id: int
-    """Above all ids that other lives of this node used."""
+    """Ids go up from here; drawn at random, so that no other life of this node used them."""
 
     def knows(self, node: NodeId) -> bool:
         """Whether the node's version has replica snapshots."""

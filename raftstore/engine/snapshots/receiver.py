@@ -151,8 +151,8 @@ class SnapshotReceiver:
             self.deadlines.push(runner.channel, now_ms + self._settings.retry_ms)
             return
         transfer = Transfer(runner, leader, started_ms=now_ms)
-        transfer.give_up_ms = now_ms + self._settings.session_ms
         self.transfers[runner.channel] = transfer
+        self._await_disk(transfer, now_ms)
         self._tables.start_barrier(runner.channel, partial(self._on_barrier, transfer))
 
     def _is_full(self) -> bool:
@@ -188,15 +188,22 @@ class SnapshotReceiver:
 
     def _repeat(self, transfer: Transfer, now_ms: int) -> None:
         if transfer.stage is Stage.ENDING:
-            return
+            return  # the log and the applied rows are awaited by the whole node
         if transfer.give_up_ms <= now_ms:
+            waits_for_disk = transfer.stage in (Stage.LOOKING, Stage.VERIFYING)
+            whose = "the disk here" if waits_for_disk else node_name(transfer.source)
             ms = self._settings.session_ms
-            self._fail(transfer, f"{node_name(transfer.source)} did not answer for {ms} ms", now_ms)
+            self._fail(transfer, f"{whose} did not answer for {ms} ms", now_ms)
         elif transfer.stage is Stage.ASKING and transfer.asked is not None:
             self._ask(transfer, transfer.asked, now_ms)
         elif transfer.stage is Stage.COPYING:
             transfer.asked_chunks = transfer.taken_chunks
             self._ask_chunks(transfer, now_ms)
+
+    def _await_disk(self, transfer: Transfer, now_ms: int) -> None:
+        """A step of this node has to be over in time, too (S0.4)."""
+        transfer.give_up_ms = now_ms + self._settings.session_ms
+        self.deadlines.push(transfer.runner.channel, transfer.give_up_ms)
 
     # --- a table ----------------------------------------------------------------------------------
 
@@ -297,13 +304,14 @@ class SnapshotReceiver:
             self._write_next(transfer, now_ms)
             return
         transfer.last, transfer.stage = chunk, Stage.VERIFYING
+        self._await_disk(transfer, now_ms)
         copy = transfer.copy
         assert copy is not None, "chunks are of an offer"
         self._step(transfer, copy.finish, partial(self._verify, transfer))
 
     def _verify(self, transfer: Transfer, now_ms: int) -> None:
         """Read on; what was read back in the end has to be what the sender sent."""
-        transfer.give_up_ms = now_ms + self._settings.session_ms
+        self._await_disk(transfer, now_ms)
         copy, read = transfer.copy, list[bool]()
         assert copy is not None, "chunks are of an offer"
 

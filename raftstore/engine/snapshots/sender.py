@@ -14,6 +14,7 @@ from typing import Final
 
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.ports.log import BASE_BYTES_MAX
 from raftstore.ports.table_copy import CopyDigest, CopyPage, digest_of_pairs
 from raftstore.ports.tables import Barrier, ReadDone, TableSnapshot
 from raftstore.protocol.replica_snapshots import (
@@ -28,8 +29,18 @@ from raftstore.types import ChannelId, NodeId, Role, Seq, Term
 
 CHUNKS_ASKED_MAX: Final = 4
 """Chunks of one receiver that wait to be read or to leave; it asks for two at a time."""
+IDS_OF_A_LIFE: Final = 2**32
+"""A node asks fewer questions than that before it is started again."""
 _SENDING: Final = 0
 """The key of the moment at which the next chunk may leave."""
+
+
+def is_older(request_id: int, than: int) -> bool:
+    """Whether one life of a node asked the first question before the second.
+
+    Its ids go up one by one from a number drawn at its start, so that of two lives none is older.
+    """
+    return 0 < than - request_id < IDS_OF_A_LIFE
 
 
 @dataclass(slots=True, eq=False)
@@ -90,17 +101,21 @@ class SnapshotSender:
                 if session.request_id == request.request_id:
                     self._offer(session)  # the answer was lost
                     return
+                if is_older(request.request_id, session.request_id):
+                    return  # it asked again since, and this came late
                 self._end(session)
         reason = self._refusal(request.channel)
         place = sender, request.channel
-        if reason is None and place not in self._opening and self._is_full():
+        opening = self._opening.get(place)
+        if opening is not None and is_older(request.request_id, opening.request_id):
+            return
+        if reason is None and opening is None and self._is_full():
             reason = f"{self._settings.serve_max} snapshots are served already; ask again later"
         if reason is not None:
             self._refuse(sender, request, reason)
             return
-        is_asked = place in self._opening
         self._opening[place] = request
-        if not is_asked:
+        if opening is None:
             done = partial(self._open, sender, request.channel)
             self._tables.start_barrier(request.channel, done)
 
@@ -253,6 +268,9 @@ class SnapshotSender:
         base = self._log.base(request.channel)
         if reason is None and base.seq > request.base_max:
             reason = f"the log here begins behind seq {base.seq}, above {request.base_max}"
+        if reason is None and len(base.folds) > BASE_BYTES_MAX:
+            size = len(base.folds)
+            reason = f"the base here takes {size} bytes, messages hold {BASE_BYTES_MAX}"
         at = (Term(0), Seq(0)) if reason else (base.term, base.seq)
         offer = BaseOffer(
             request.channel,

@@ -44,6 +44,21 @@ class _SnapshotState:
         )
 
 
+def base_max_of(
+    reads: LevelDbReads,
+    source: Any,
+    channel: ChannelId,
+    machine: BatchMachine | None,
+    applied_seq: Seq,
+) -> Seq:
+    """The highest base that a log may have beside the state in ``source`` (S6.5): below every
+    record with staged rows that it still refers to."""
+    if machine is None:
+        return applied_seq
+    needed = machine.first_needed(_SnapshotState(reads, source, channel))
+    return applied_seq if needed is None else Seq(min(applied_seq, needed - 1))
+
+
 class Barriers:
     """The thread of one node's barriers; all else on the loop thread."""
 
@@ -93,16 +108,13 @@ class Barriers:
             return Barrier(Seq(0), Seq(0))
         self._reads.check()
         applied = shared.applied
-        needed = None
-        if machine is not None:
-            needed = machine.first_needed(_SnapshotState(self._reads, shared.snapshot, channel))
+        base_max = base_max_of(self._reads, shared.snapshot, channel, machine, applied.seq)
         try:
             database.compact_range(start=_BEHIND_ALL_KEYS[0], stop=_BEHIND_ALL_KEYS[1])
             # S0.4: only a write tells whether the flush failed.
             database.put(BARRIER_KEY, encode_applied(channel, applied))
         except DATABASE_ERRORS as error:
             raise self._reads.failed(error, channel) from error
-        base_max = applied.seq if needed is None else Seq(min(applied.seq, needed - 1))
         return Barrier(applied.seq, base_max)
 
     def close(self) -> None:

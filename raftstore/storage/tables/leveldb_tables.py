@@ -35,10 +35,10 @@ from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import Barrier, BarrierDone, FoundRows, Page, Piece, ReadDone
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
-from raftstore.storage.stalls import UNWATCHED, StallWatch
+from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.applier import Applier, OnApplied
-from raftstore.storage.tables.barriers import Barriers
+from raftstore.storage.tables.barriers import Barriers, base_max_of
 from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
 from raftstore.storage.tables.keys import STORE_ID, channel_end, rows_end, rows_prefix
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, keys_between
@@ -113,6 +113,7 @@ class LevelDbTables:
         self._copying: Worker | None = None
         self._copies: list[LevelDbCopy] = []
         """Tables that are being copied here."""
+        self._stalls = UNWATCHED
         self._removing_lock = Lock()
         self._has_threads = False
         self._is_closing = Event()
@@ -157,7 +158,7 @@ class LevelDbTables:
 
         Writes and long reads are noted in ``stalls`` while they are under way (S0.4).
         """
-        path = self._home.path
+        path, self._stalls = self._home.path, stalls
         self._applier.note_writes(stalls, path)
         self._snapshots.note_reads(stalls, path)
         self._barriers.note_flushes(stalls, path)
@@ -398,6 +399,13 @@ class LevelDbTables:
         view = self._views.shown.get(channel)
         return self._channels[channel].applied if view is None else view.applied
 
+    def base_max(self, channel: ChannelId) -> Seq:
+        """The highest base that the channel's log may have beside what is applied."""
+        source, state = self._present(channel), self._channels[channel]
+        if source is NOTHING:
+            return Seq(0)
+        return base_max_of(self._reads, source, channel, state.batches, state.applied.seq)
+
     def is_idle(self, channel: ChannelId) -> bool:
         """Whether everything that was queued for the channel is applied."""
         state = self._channels[channel]
@@ -429,8 +437,11 @@ class LevelDbTables:
             self._copying = Worker("raftstore-copy", self._report_failure)
 
         def run() -> None:
-            if not self._is_closing.is_set():
-                post(partial(self._on_read, step()))
+            if self._is_closing.is_set():
+                return
+            with self._stalls.doing(Area.READS, "a step of a table's copy", self._home.path):
+                done = step()
+            post(partial(self._on_read, done))
 
         self._copying.submit(run)
 

@@ -28,7 +28,7 @@ CORE_RULES: tuple[Mutation, ...] = (
         "S0.3-may-vote",
         "A replica that lost acknowledged records votes and stands all the same.",
         Edit(
-            "Replica.may_vote",
+            "Replica.may_stand",
             "self._state.recovering is None and self._state.stopped is None",
             "self._state.stopped is None",
         ),
@@ -45,7 +45,7 @@ CORE_RULES: tuple[Mutation, ...] = (
         "A replica whose log lacks acknowledged records hears candidates, votes and stands.",
         Edit("ChannelRunner.on_election", "self.is_deaf", "False"),
         Edit(
-            "Replica.may_vote",
+            "Replica.may_stand",
             "self._state.recovering is None and self._state.stopped is None",
             "self._state.stopped is None",
         ),
@@ -91,7 +91,7 @@ CORE_RULES: tuple[Mutation, ...] = (
         "S1.6-stands",
         "A replica that is catching up neither votes nor stands.",
         Edit(
-            "Replica.may_vote",
+            "Replica.may_stand",
             "self._state.recovering is None",
             "self._state.mode is FollowerMode.STEADY",
         ),

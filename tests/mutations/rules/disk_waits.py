@@ -55,7 +55,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "S0.4-hang-votes",
         "A voter whose disk hangs goes on voting and standing.",
         Edit(
-            "Replica.may_vote",
+            "Replica.may_stand",
             "if self._state.storage_stalled is not None:\n    return False",
             "",
         ),

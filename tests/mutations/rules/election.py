@@ -19,7 +19,7 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         ),
         Edit(
             "VotingElector._may_stand",
-            "self._host.may_vote()\n"
+            "self._host.may_stand()\n"
             "and self.term < TERM_MAX\n"
             "and (self._host.me in self._host.config().voters or not "
             "self._host.config_committed())",
@@ -243,11 +243,11 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         "A replica stands for a term that no message has room for.",
         Edit(
             "VotingElector._may_stand",
-            "self._host.may_vote()\n"
+            "self._host.may_stand()\n"
             "and self.term < TERM_MAX\n"
             "and (self._host.me in self._host.config().voters or not "
             "self._host.config_committed())",
-            "self._host.may_vote()\n"
+            "self._host.may_stand()\n"
             "and (self._host.me in self._host.config().voters or not "
             "self._host.config_committed())",
         ),

@@ -162,6 +162,71 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         directed(WORLDS + "node_of_an_older_version_is_not_asked"),
     ),
     mutation(
+        "O6-copied-votes",
+        "A replica whose copied table is ahead of its log does not vote, though it lost nothing.",
+        Edit("Replica.may_vote", "is_able and state.keeps_promises", "False"),
+        directed(WORLDS + "replica_between_table_and_base_helps_to_elect_a_leader"),
+    ),
+    mutation(
+        "S0.3-copied-votes",
+        "A replica with a copied table votes, though its log lacks what it acknowledged.",
+        Edit(
+            "FoundTable.keeps_promises",
+            "recovered.shortfall is None and (self.ahead is None or self.is_copied)",
+            "self.ahead is None or self.is_copied",
+        ),
+        directed(
+            "tests/unit/core/test_base.py::test_"
+            "s0_3_replica_that_lacks_what_it_acknowledged_does_not_vote[mark]"
+        ),
+    ),
+    mutation(
+        "S0.3-own-table-votes",
+        "A replica votes whose own table proves that its log lost records.",
+        Edit("FoundTable.keeps_promises", "self.ahead is None or self.is_copied", "True"),
+        directed(
+            "tests/unit/core/test_base.py::test_"
+            "s0_3_replica_that_lacks_what_it_acknowledged_does_not_vote[own table]"
+        ),
+    ),
+    mutation(
+        "S6.5-staged-at-start",
+        "A replica starts whose open attempts refer to records in front of its base.",
+        Edit(
+            "FoundTable.lacks_rows",
+            "applied_seq if self.base_max is None else self.base_max",
+            "applied_seq",
+        ),
+        directed(
+            "tests/unit/core/test_base.py::test_i1_staged_rows_below_the_base_are_lacking_rows"
+        ),
+    ),
+    mutation(
+        "S12-late-question",
+        "A question that came late ends the snapshot of the one that was asked since.",
+        Edit("is_older", "0 < than - request_id < IDS_OF_A_LIFE", "False"),
+        directed(SENDER + "late_question_of_the_same_life_changes_nothing"),
+    ),
+    mutation(
+        "S0.4-copy-hangs",
+        "A copy whose disk does not answer is waited for for ever.",
+        Edit(
+            "SnapshotReceiver._await_disk",
+            "self.deadlines.push(transfer.runner.channel, transfer.give_up_ms)",
+            "",
+        ),
+        directed(
+            "tests/unit/engine/snapshots/test_snapshot_receiver.py::test_"
+            "disk_that_does_not_answer_here_is_not_waited_for_for_ever"
+        ),
+    ),
+    mutation(
+        "S12-base-size",
+        "A base that no message holds is sent, which ends the connection.",
+        Edit("SnapshotSender.on_ask_base", "len(base.folds) > BASE_BYTES_MAX", "False"),
+        directed(SENDER + "base_that_no_message_holds_is_refused_with_its_size"),
+    ),
+    mutation(
         "O6-snapshot-ready",
         "A leader gives no snapshot before it has committed in its term, for which it may need it.",
         Edit(

@@ -17,6 +17,7 @@ from raftstore.core.effects import (
 )
 from raftstore.core.events import Applied
 from raftstore.core.folds import advance
+from raftstore.core.found_table import FoundTable
 from raftstore.core.write_outcome import Fence, WriteOutcome, WriteOutcomeFound, write_outcome_of
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.errors import CorruptRecordError
@@ -142,6 +143,51 @@ def test_s6_5_truncation_at_or_below_the_base_stops_the_node(from_seq: int) -> N
 
 
 # --- a table below the base -----------------------------------------------------------------------
+
+
+def test_s0_3_replica_whose_copied_table_is_ahead_of_its_log_votes_and_does_nothing_else() -> None:
+    """S0.3, S1.1: all that was acknowledged here is in its log, and votes are judged by that."""
+    ahead = History(Term(2), Seq(9))
+    bench = behind(applied_seq=9, found=FoundTable(ahead=ahead, is_copied=True))
+    replica = bench.replica
+    assert (replica.is_recovering, replica.may_vote(), replica.may_stand()) == (True, True, False)
+    assert replica.history() == BASE.history
+    bench.follow(N2, 3)
+    request = request_of(bench)
+    numbers = {"prev_term": 2, "term": 3, "last_seq": 9}
+    bench.sync(record(8, term=2), request_id=request.request_id, from_seq=8, **numbers)
+    bench.persist()
+    assert not bench.sent(StoreAck, bench.all_effects)
+    request = request_of(bench)
+    bench.sync(record(9, term=2), request_id=request.request_id, from_seq=9, **numbers)
+    bench.persist()
+    assert (replica.is_recovering, replica.may_stand()) == (False, True)
+    assert [ack.match_seq for ack in bench.sent(StoreAck)] == [9]
+
+
+@pytest.mark.parametrize("why", ["mark", "own table", "rows"])
+def test_s0_3_replica_that_lacks_what_it_acknowledged_does_not_vote(why: str) -> None:
+    """Records that the mark tells of, or its own table; or rows acknowledged with them."""
+    ahead = History(Term(2), Seq(9))
+    more: dict[str, Any] = {"found": FoundTable(ahead=ahead, is_copied=True)}
+    if why == "mark":
+        more["shortfall"] = History(Term(2), Seq(8))
+    elif why == "own table":
+        more["found"] = FoundTable(ahead=ahead)
+    else:
+        more["found"] = FoundTable(ahead=ahead, is_copied=True, base_max=Seq(6))
+    replica = behind(applied_seq=9, **more).replica
+    assert (replica.is_recovering, replica.may_vote(), replica.may_stand()) == (True, False, False)
+
+
+@pytest.mark.parametrize(("base_max", "lacks"), [(7, False), (6, True)])
+def test_i1_staged_rows_below_the_base_are_lacking_rows(base_max: int, lacks: bool) -> None:
+    """S6.5: an open attempt refers to records that the log does not hold any more."""
+    bench = behind(applied_seq=7, found=FoundTable(base_max=Seq(base_max)))
+    assert (bench.replica.lacks_rows, bench.replica.is_recovering) == (lacks, lacks)
+    effects = bench.follow(N2, 3)
+    needed = [ReplicaSnapshotNeeded(Seq(7), Seq(8))] if lacks else []
+    assert bench.of(ReplicaSnapshotNeeded, effects) == needed
 
 
 def test_r10_table_below_the_base_needs_a_snapshot_and_takes_part_in_nothing() -> None:

@@ -92,6 +92,8 @@ class RecordingHost:
     learners: tuple[NodeId, ...] = ()
     committed: bool = True
     healthy: bool = True
+    votes_only: bool = False
+    """It recovers, though its log is whole."""
     backoff: int = 300
     heard: dict[NodeId, int] = field(default_factory=dict)
     fail_persist: Exception | None = None
@@ -107,6 +109,9 @@ class RecordingHost:
         return self.committed
 
     def may_vote(self) -> bool:
+        return self.healthy or self.votes_only
+
+    def may_stand(self) -> bool:
         return self.healthy
 
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:

@@ -86,6 +86,9 @@ class Replica:
     def may_vote(self) -> bool:
         return True
 
+    def may_stand(self) -> bool:
+        return True
+
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         self._operation("vote", (term, voted_for))
 

@@ -221,6 +221,23 @@ def test_recovering_replica_neither_votes_nor_stands():
     assert (elect.role, host.take()) == (Role.FOLLOWER, [])
 
 
+def test_replica_that_recovers_for_its_table_alone_votes_and_does_not_stand():
+    """S0.3, S1.1: its log is whole, and is what candidates are compared with."""
+    host = RecordingHost(healthy=False, votes_only=True)
+    elect = elector(host)
+    elect.suspect(0, 0)
+    for now in range(0, 3_000, 50):
+        elect.poll(now)
+    assert (elect.term, host.take()) == (3, [])
+    elect.on_message(B, pre_vote(4, history(9, 9)), 3_000)
+    elect.on_message(B, vote_request(4, history(9, 9)), 3_000)
+    assert host.sent() == [(B, pre_granted(4, term=3)), (B, granted(4))]
+    elect.on_leader(B, Term(5), 3_000)
+    host.take()
+    elect.on_message(B, transfer_now(5), 3_000)
+    assert (elect.role, host.take()) == (Role.FOLLOWER, [])
+
+
 def test_recovering_replica_does_not_repeat_a_vote():
     """S0.3: not even a vote that is on disk, and a candidacy in preparation ends."""
     host = RecordingHost(healthy=False)

@@ -10,6 +10,7 @@ from raftstore.config import RetentionSettings
 from raftstore.engine.reads.change_readers import ChangeReaders
 from raftstore.engine.retention.floors import RetentionParts
 from raftstore.engine.retention.retention import Retention
+from raftstore.policy.levels import SNAPSHOT_LEVEL
 from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.ports.tables import Barrier
 from raftstore.protocol.records import Record
@@ -134,6 +135,7 @@ class Bench:
         self.heard(B, 999)
         self.heard(C, 999)
         self.readers = ChangeReaders(self.settings.reader_idle_ms)
+        self.levels = dict.fromkeys((A, B, C), SNAPSHOT_LEVEL)
         me: Any = self
         self.parts = RetentionParts(
             me=A,
@@ -143,6 +145,7 @@ class Bench:
             watch=me.watch(),
             readers=self.readers,
             clock=me.clock(),
+            levels=lambda: self.levels,
             settings=self.settings,
             segment_bytes=SEGMENT_BYTES,
             tell=self._tell,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftstore.core.folds import advance
+from raftstore.engine.retention.floors import Floor
 from raftstore.engine.retention.trimmer import (
     CHANNELS_PER_LOOK,
     RECORDS_PER_TURN,
     TURN_PAUSE_MS,
 )
-from raftstore.ports.log import EMPTY_BASE
+from raftstore.policy.levels import SNAPSHOT_LEVEL
+from raftstore.ports.log import BASE_BYTES_MAX, EMPTY_BASE
 from raftstore.types import Seq, channel_id
 from tests.core_bench import record
 from tests.unit.engine.retention_bench import (
@@ -145,6 +148,41 @@ def test_floors_are_listed_the_lowest_first_with_that_of_the_table() -> None:
         ("slow_replica", 20),
         ("slow_replica", 999),
     ]
+
+
+def test_base_that_is_too_large_for_a_log_and_a_message_is_not_made() -> None:
+    """S6.5: nothing is cut for it, and the floor is told with its size."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    trimmer, work = bench.retention.trimmer, bench.retention.trimmer._work
+    assert work is not None
+    base = advance(EMPTY_BASE, [record(seq) for seq in range(1, 31)])
+    large = msgspec.structs.replace(base, folds=bytes(BASE_BYTES_MAX + 1))
+    trimmer._cut(work, large, bench.now_ms)
+    assert not bench.trims
+    assert held_by(bench) == ("base_size", f"{BASE_BYTES_MAX + 1} bytes", 0)
+    large = msgspec.structs.replace(base, folds=bytes(BASE_BYTES_MAX))
+    trimmer._cut(work, large, bench.now_ms)
+    assert bench.trims == [("orders/3", 30)]
+
+
+@pytest.mark.parametrize("level", [0, SNAPSHOT_LEVEL - 1])
+def test_s6_6_nothing_is_cut_while_a_node_knows_no_base(level: int) -> None:
+    """Neither records nor segments: it would wait for ever, and could not read its own back."""
+    bench = Bench()
+    bench.grow(40)
+    bench.log.oldest = 9
+    bench.levels[C] = level
+    bench.look()
+    assert not bench.barriers
+    assert not bench.log.begun
+    listed = bench.retention.floors_of(bench.mine, bench.now_ms)
+    assert listed[0] == Floor("older_version", "n3", Seq(0), None)
+    bench.levels[C] = SNAPSHOT_LEVEL
+    bench.look()
+    assert bench.barriers
+    assert bench.log.begun == [9]
 
 
 def test_reader_that_comes_meanwhile_keeps_what_it_needs() -> None:

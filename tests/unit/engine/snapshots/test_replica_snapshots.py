@@ -169,6 +169,35 @@ def test_leader_that_cannot_commit_without_the_receiver_gives_it_a_snapshot() ->
     assert world.told("replica_snapshot_finished")
 
 
+def test_replica_between_table_and_base_helps_to_elect_a_leader() -> None:
+    """S0.3, O6: nothing was lost here; without its vote one damaged replica more ends it all."""
+    world = world_of()
+    away = away_and_cut(world)
+    third, leader = (n for n in world.cluster.nodes.values() if n is not away)
+    has_base = [False]
+
+    def hold(_sender: str, _receiver: str, sent: Message) -> Message | None:
+        return None if isinstance(sent, BaseOffer) and not has_base[0] else sent
+
+    filtered(world, hold)
+    assert away.boot()
+    world.until(lambda: bool(world.told("replica_snapshot_finished")))
+    for node in (third, leader, away):
+        node.kill("all at once")
+    assert leader.boot()
+    assert away.boot()
+    world.until(world.has_leader)
+    assert world.leader is leader
+    assert away.runner is not None
+    core = away.runner.channels[world.channel].core
+    assert (core.is_recovering, core.may_vote(), core.may_stand()) == (True, True, False)
+    has_base[0] = True
+    world.write(5)
+    world.settle()
+    assert third.boot()
+    world.settle()
+
+
 def test_change_of_leader_begins_anew() -> None:
     """S6.2: nothing learned under another leader is continued."""
     world = world_of()

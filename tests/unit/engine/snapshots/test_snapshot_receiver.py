@@ -48,9 +48,9 @@ def test_channel_that_needs_a_snapshot_begins_with_a_barrier_of_its_own_table() 
     assert [channel for channel, _ in bench.barriers] == [CHANNEL]
     assert bench.stage() == "looking"
     assert not bench.sent
-    assert bench.due_ms == NEVER_MS
+    assert bench.due_ms == GIVE_UP_MS
     bench.receiver.needed(bench.mine, 1_001)
-    assert bench.due_ms == NEVER_MS, "it is under way"
+    assert bench.due_ms == GIVE_UP_MS, "it is under way"
 
 
 def test_channel_that_the_leaders_log_helps_after_all_asks_for_nothing() -> None:
@@ -79,7 +79,7 @@ def test_channel_without_a_leader_that_can_help_waits(why: str) -> None:
     bench.known.add(B)
     bench.timer(RETRY_MS)
     assert len(bench.barriers) == 1
-    assert bench.due_ms == NEVER_MS
+    assert bench.due_ms == RETRY_MS + SETTINGS.session_ms
 
 
 def test_no_more_channels_fetch_at_a_time_than_the_setting_allows() -> None:
@@ -625,7 +625,29 @@ def test_timer_of_a_chunk_asks_for_none_while_the_table_is_read_back() -> None:
     """There is no more."""
     bench = Receiving()
     bench.written()
-    bench.timer(bench.due_ms)
+    bench.timer(1_000 + SETTINGS.request_ms)
     assert not bench.sent
     assert bench.stage() == "reading back"
-    assert bench.due_ms == NEVER_MS
+    assert bench.due_ms == GIVE_UP_MS
+
+
+@pytest.mark.parametrize("stage", ["looking", "reading back"])
+def test_disk_that_does_not_answer_here_is_not_waited_for_for_ever(stage: str) -> None:
+    """S0.4: the attempt fails, says so, and what the disk does later leads to nothing."""
+    bench = Receiving()
+    if stage == "looking":
+        bench.looking()
+    else:
+        bench.written()
+    assert bench.stage() == stage
+    bench.told()
+    bench.timer(GIVE_UP_MS - 1)
+    assert not bench.told()
+    bench.timer(GIVE_UP_MS)
+    assert bench.failed() == "the disk here did not answer for 10000 ms"
+    while bench.barriers:
+        bench.barrier(40)
+    bench.run_steps()
+    assert not bench.sent
+    assert not any(one.startswith(("pause", "complete")) for one in bench.done())
+    assert bench.due_ms == GIVE_UP_MS + SETTINGS.retry_ms

@@ -8,8 +8,9 @@ import pytest
 
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.snapshots.sender import CHUNKS_ASKED_MAX, SnapshotSender
-from raftstore.ports.log import Base
+from raftstore.ports.log import BASE_BYTES_MAX, Base
 from raftstore.ports.table_copy import digest_of_pairs
+from raftstore.protocol.codec import encode
 from raftstore.protocol.replica_snapshots import (
     AskBase,
     AskReplicaSnapshot,
@@ -147,6 +148,37 @@ def test_question_that_comes_again_before_the_barrier_takes_no_second_one() -> N
     assert len(bench.sender.sessions) == 1
     bench.ask(request_id=7)
     assert len(bench.barriers) == 1, "what was opened is forgotten: it takes a barrier again"
+
+
+@pytest.mark.parametrize("late", [1, 2**32 - 1])
+def test_late_question_of_the_same_life_changes_nothing(late: int) -> None:
+    """S12: the receiver asked again since, and is served or will be; so it hears nothing of it."""
+    bench = Sending()
+    now = 2**40
+    bench.ask(request_id=now)
+    bench.ask(request_id=now - late)
+    bench.barrier()
+    [offer] = bench.said()
+    assert offer.request_id == now
+    bench.ask(request_id=now - late)
+    assert list(bench.sender.sessions) == [offer.snapshot_id]
+    assert (bench.sent, bench.barriers) == ([], [])
+    bench.chunk(offer.snapshot_id, 0)
+    bench.go()
+    assert bench.numbers() == [0]
+
+
+def test_question_of_another_life_counts_whatever_its_number() -> None:
+    """Each life draws where its numbers begin."""
+    bench = Sending()
+    bench.ask(request_id=2**40)
+    bench.barrier()
+    bench.said()
+    bench.ask(request_id=2**40 - 2**32)
+    assert not bench.sender.sessions
+    bench.barrier()
+    [offer] = bench.said()
+    assert offer.request_id == 2**40 - 2**32
 
 
 def test_no_more_snapshots_are_served_than_the_setting_allows() -> None:
@@ -579,6 +611,22 @@ def test_base_above_what_the_other_table_allows_is_not_given() -> None:
     reason = "the log here begins behind seq 30, above 29"
     nothing = BaseOffer(CHANNEL, 8, Term(0), Seq(0), b"h" * 16, b"", reason)
     assert bench.sent == [(C, nothing)]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_base_that_no_message_holds_is_refused_with_its_size(more: int) -> None:
+    """S12: one that is as large as a log may hold still fits."""
+    bench = Sending()
+    folds = bytes(BASE_BYTES_MAX + more)
+    bench.base = Base(Term(3), Seq(30), b"h" * 16, folds)
+    bench.sender.on_ask_base(C, AskBase(CHANNEL, 8, Seq(30)))
+    [offer] = bench.said()
+    size = BASE_BYTES_MAX + more
+    reason = f"the base here takes {size} bytes, messages hold {BASE_BYTES_MAX}" if more else ""
+    assert (offer.reason, offer.seq, len(offer.folds)) == (
+        (reason, 0, 0) if more else ("", 30, size)
+    )
+    assert encode(offer)
 
 
 @pytest.mark.parametrize(("change", "reason"), CHANGES)
