@@ -117,9 +117,8 @@ class ChannelState:
         self._batch: list[Record] = []
         self._told_commit: tuple[Seq, Seq] = (Seq(0), Seq(0))
         self.lacks_rows = found.lacks_rows(recovered, applied_seq)
-        """Nothing is applied, acknowledged or served here before the table is another one."""
-        self.keeps_promises = found.keeps_promises(recovered) and not self.lacks_rows
-        """S0.3: so it may vote, though it may be recovering for a table that was copied."""
+        # S0.3: without rows it does nothing at all; with all that it promised it may vote.
+        self.keeps_promises = not self.lacks_rows and found.keeps_promises(recovered)
         self._rebuild(recovered, records, applied_seq, holds_applied=found.ahead is None)
 
     def _rebuild(
