@@ -14,7 +14,7 @@ EXPECTED = {
 
 @pytest.mark.slow
 def test_one_damaged_replica_never_costs_the_channel_its_leader() -> None:
-    """S0.3, S1.1, O6: whoever leads has all that is committed, and all are whole in the end."""
+    """S0.3, S1.1, O6: the leader has all that is committed, and all are whole in the end."""
     found = search()
     assert found.violation == ""
     assert found.states > 1_000
