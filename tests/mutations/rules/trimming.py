@@ -108,7 +108,7 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "S6.5-open-attempts",
         "A barrier forgets the staged rows of the state that it makes durable.",
         Edit(
-            "SimTables.start_barrier",
+            "SimTables.base_max",
             "applied if needed is None else Seq(min(applied, needed - 1))",
             "applied",
         ),
