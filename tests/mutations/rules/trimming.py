@@ -11,7 +11,7 @@ FLOOR = "tests/unit/storage/log/test_log_floor.py::test_"
 TRIMMER = "tests/unit/engine/retention/test_trimmed_channels.py::test_"
 SETTINGS = "tests/unit/engine/catalog/test_table_settings.py::test_"
 TRIMMING = "tests/unit/core/test_trimming.py::test_"
-TRIMMER = "tests/unit/engine/retention/test_trimmer_alone.py::test_"
+STEPS = "tests/unit/engine/retention/test_trimmer_alone.py::test_"
 BARRIERS = "tests/unit/storage/tables/test_barriers.py::test_"
 
 TRIMMING_RULES: tuple[Mutation, ...] = (
@@ -49,13 +49,13 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "S6.6-older-version",
         "Logs are trimmed while a node of the cluster knows no base.",
         Edit("Floors.older", "level < SNAPSHOT_LEVEL", "False"),
-        directed(TRIMMER + "s6_6_nothing_is_cut_while_a_node_knows_no_base"),
+        directed(STEPS + "s6_6_nothing_is_cut_while_a_node_knows_no_base"),
     ),
     mutation(
         "S6.5-base-size",
         "A base that no log holds is made.",
         Edit("Trimmer._cut", "len(base.folds) > BASE_BYTES_MAX", "False"),
-        directed(TRIMMER + "base_that_is_too_large_for_a_log_and_a_message_is_not_made"),
+        directed(STEPS + "base_that_is_too_large_for_a_log_and_a_message_is_not_made"),
     ),
     mutation(
         "S6.5-trim-applied",
