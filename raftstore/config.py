@@ -392,6 +392,18 @@ class ScrubSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpirySettings:
+    """Rows with a lifetime (TTL)."""
+
+    tick_ms: int = 100
+    """Pause between two records by which rows of a channel expire: an idle channel's rows are gone
+    so much later than their expiry, at the most and apart from the clocks."""
+    clock_ahead_ms: int = 1_000
+    """A leader expires nothing that a quorum's clocks, as heartbeats tell them, are not due to
+    expire for longer than this: a single clock that is ahead has no row expire early."""
+
+
+@dataclass(frozen=True, slots=True)
 class TransportSettings:
     """Connections."""
 
@@ -460,5 +472,6 @@ class NodeSettings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
+    expiry: ExpirySettings = field(default_factory=ExpirySettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

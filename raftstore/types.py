@@ -261,6 +261,12 @@ class RecordKind(IntEnum):
     """End of a micro-batch written row by row: [writer, batch id]; changes no rows (BLOG-32)."""
     TXN = 8
     """A step of the coordinator of micro-batches, or of a channel that drops staged rows."""
+    ROWS_WITH_TTL = 9
+    """Upserts and deletes of one table; what is written expires (``protocol.lifetimes``)."""
+    CONDITIONAL_WITH_TTL = 10
+    """The same of one row that is written on a condition."""
+    EXPIRE = 11
+    """Made by the leader: it is now so late, and these rows have expired."""
 
 
 class History(NamedTuple):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.apply_feed import ApplyFeed
@@ -20,6 +21,7 @@ from raftstore.protocol.changes import (
     Changes,
     ChangesAnswer,
 )
+from raftstore.protocol.lifetimes import WITH_TTL, encode_expire, encode_with_ttl
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import decode_rows, encode_conditional, encode_rows
 from raftstore.protocol.records import Record
@@ -52,6 +54,8 @@ class ChangeWorld:
     log: Any = field(default_factory=SimLog.new)
     end: int = 0
     commits: int = 0
+    later_ms: int = 0
+    """EXPIRE records are stamped so much later than others."""
     refusal: Refusal | None = None
     answers: list[Message] = field(default_factory=list)
 
@@ -90,22 +94,31 @@ class ChangeWorld:
             self.apply()
         return made
 
-    def put(self, rows: Rows) -> Record:
-        """An ordinary record; None deletes."""
-        return self.append(rows_record(self.end + 1, rows))
+    def put(self, rows: Rows, ttl_ms: int = 0) -> Record:
+        """An ordinary record, of rows that live for so long; None deletes."""
+        return self.append(with_ttl(rows_record(self.end + 1, rows), ttl_ms))
 
-    def put_if(self, key: bytes, value: bytes | None, expected: int) -> Record:
+    def put_if(self, key: bytes, value: bytes | None, expected: int, ttl_ms: int = 0) -> Record:
         """A write on the condition that the key's row has this seq (0: there is none)."""
         sealed = None if value is None else seal(key, value)
         payload = encode_conditional(key, sealed, Seq(expected))
-        return self.append(record(self.end + 1, payload=payload, kind=RecordKind.CONDITIONAL))
+        made = record(self.end + 1, payload=payload, kind=RecordKind.CONDITIONAL)
+        return self.append(with_ttl(made, ttl_ms))
 
-    def batch(self, *chunks: Chunk, truncate: bool = False, applies: bool = True) -> Record:
+    def expire(self, until_ms: int, *keys: bytes) -> Record:
+        """It is so late, and rows of these keys are due."""
+        payload = encode_expire(until_ms, keys)
+        made = record(self.end + 1, rows=len(keys), payload=payload, kind=RecordKind.EXPIRE)
+        return self.append(replace(made, timestamp_ms=made.timestamp_ms + self.later_ms))
+
+    def batch(
+        self, *chunks: Chunk, truncate: bool = False, applies: bool = True, ttl_ms: int = 0
+    ) -> Record:
         """Stage chunks as a task each, and apply the batch."""
         self.commits += 1
         refs = []
         for task, (mode, rows) in enumerate(chunks):
-            header = ChunkHeader(WRITER, self.commits, task, task, 0, mode)
+            header = ChunkHeader(WRITER, self.commits, task, task, 0, mode, ttl_ms)
             payload = encode_staged(header, cells(rows))
             kind = RecordKind.STAGED
             made = self.append(record(self.end + 1, rows=len(rows), payload=payload, kind=kind))
@@ -189,6 +202,14 @@ class ChangeWorld:
         """The node stops in good order and starts."""
         self.store.restart()
         self.open()
+
+
+def with_ttl(made: Record, ttl_ms: int) -> Record:
+    """The same record, of rows that live for so long; 0: for ever."""
+    if not ttl_ms:
+        return made
+    payload = encode_with_ttl(ttl_ms, made.payload)
+    return replace(made, kind=WITH_TTL[made.kind], payload=payload)
 
 
 def changes(

@@ -6,11 +6,15 @@ A wrong type found later is an error of Python about something inside, or of a n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from raftstore.errors import ArgumentError
+from raftstore.protocol.lifetimes import TTL_MS_MAX
 
 Item = TypeVar("Item")
+Ttl = float | timedelta | None
+"""How long a row lives: seconds, or a timedelta; None: for ever."""
 
 
 def text(name: str, given: Any) -> str:
@@ -52,6 +56,21 @@ def flag(name: str, given: Any) -> bool:
     if type(given) is not bool:
         raise ArgumentError(f"{name}={given!r:.80} is neither True nor False; give one of them")
     return given
+
+
+def lifetime_ms(ttl: Any, name: str = "ttl") -> int:
+    """Return a lifetime in seconds, or a timedelta, in milliseconds; 0 for None: without an end."""
+    if ttl is None:
+        return 0
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if type(seconds) not in (int, float):
+        raise ArgumentError(f"{name}={ttl!r:.80} is no time; give seconds or a timedelta")
+    if not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # a NaN neither
+        raise ArgumentError(
+            f"{name}={ttl!r:.80} is out of range; a row lives for 0.001 to {TTL_MS_MAX // 1000} "
+            "seconds, or for ever without one"
+        )
+    return round(seconds * 1000)
 
 
 def items(name: str, given: Iterable[Item]) -> Sequence[Item]:

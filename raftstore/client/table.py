@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from raftstore.client.arguments import flag, items, whole
+from raftstore.client.arguments import Ttl, flag, items, lifetime_ms, whole
 from raftstore.client.batches.batch_writes import (
     BatchResult,
     BatchTicket,
@@ -46,7 +46,14 @@ from raftstore.protocol.staged import ChunkHeader
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.types import BatchModeName, RecordKind, Seq, guid_text
+from raftstore.types import (
+    BatchModeName,
+    ChannelId,
+    RecordKind,
+    Seq,
+    channel_partition,
+    guid_text,
+)
 
 
 class AsyncTable(TableChanges):
@@ -71,6 +78,7 @@ class AsyncTable(TableChanges):
         *,
         if_absent: bool = False,
         if_position: Position | str | None = None,
+        ttl: Ttl = None,
         timeout: float | None = None,
     ) -> WriteAck:
         """Insert or replace a row; returns when a quorum has it durably.
@@ -79,7 +87,11 @@ class AsyncTable(TableChanges):
         Those that are begun while others are under way may share a record, and so a guid.
 
         ``if_absent``: only if there is no row with this key. ``if_position``: only if the row is
-        the version written at this position. A lost race is ConflictError, NOT_APPLIED.
+        the version written at this position. A lost race is ConflictError, NOT_APPLIED. An expired
+        row is no row to both.
+
+        ``ttl``: how long the row lives, in seconds or as a timedelta; without one, for ever. The
+        next write of the row counts alone: it may have another lifetime, or none.
         """
         deadline_ms = self._context.deadline_ms(timeout)
         if flag("if_absent", if_absent) and if_position is not None:
@@ -87,7 +99,10 @@ class AsyncTable(TableChanges):
         info, schema, version = await self._open_at(if_position, deadline_ms)
         key, value = schema.row_to_key_value(row)
         expected = Seq(0) if if_absent else _expected(info, key, version)
-        return await self._write_row(info, key, seal(key, value), expected, deadline_ms)
+        write = RowWrite(
+            self._channel_of(info, key), key, seal(key, value), expected, lifetime_ms(ttl)
+        )
+        return await self._write_row(info, write, deadline_ms)
 
     async def delete(
         self,
@@ -101,13 +116,15 @@ class AsyncTable(TableChanges):
         info, schema, version = await self._open_at(if_position, deadline_ms)
         encoded = schema.key_of(key)
         expected = _expected(info, encoded, version)
-        return await self._write_row(info, encoded, None, expected, deadline_ms)
+        write = RowWrite(self._channel_of(info, encoded), encoded, None, expected)
+        return await self._write_row(info, write, deadline_ms)
 
     async def put_many(
         self,
         rows: Iterable[Mapping[str, Any]],
         *,
         max_in_flight: int = 8,
+        ttl: Ttl = None,
         timeout: float | None = None,
     ) -> WriteSummary:
         """Insert or replace many rows; of rows with the same key the last one wins.
@@ -115,10 +132,11 @@ class AsyncTable(TableChanges):
         All rows are checked before the first is sent. They are written as records of at most 1000
         rows or 1 MiB, each applied as a whole; ``timeout`` is for each record. When records end
         differently, PartialWriteError holds the numbers of the rows that were applied, not applied
-        and unknown.
+        and unknown. ``ttl``: how long all of them live, as in ``put``.
         """
+        ttl_ms = lifetime_ms(ttl)
         info, schema = await self._open(self._context.deadline_ms(timeout))
-        return await self._write_many(info, _sealed(schema, rows), max_in_flight, timeout)
+        return await self._write_many(info, _sealed(schema, rows), max_in_flight, timeout, ttl_ms)
 
     async def delete_many(
         self, keys: Iterable[Any], *, max_in_flight: int = 8, timeout: float | None = None
@@ -129,13 +147,22 @@ class AsyncTable(TableChanges):
         return await self._write_many(info, pairs, max_in_flight, timeout)
 
     async def publish_rows(
-        self, partition: int, pairs: Sequence[Pair], *, timeout: float | None = None
+        self,
+        partition: int,
+        pairs: Sequence[Pair],
+        *,
+        ttl: Ttl = None,
+        timeout: float | None = None,
     ) -> WriteAck:
-        """Write encoded rows of one partition as one record (``rows.keys``, ``rows.sealing``)."""
+        """Write encoded rows of one partition as one record (``rows.keys``, ``rows.sealing``);
+        ``ttl`` is that of all of them, as in ``put``."""
+        ttl_ms = lifetime_ms(ttl)
         deadline_ms = self._context.deadline_ms(timeout)
         info, _ = await self._open(deadline_ms)
-        payload = encode_rows(pairs)
-        return await self._write(info, partition, RecordKind.ROWS, payload, len(pairs), deadline_ms)
+        payload, rows = encode_rows(pairs), len(pairs)
+        return await self._write(
+            info, partition, RecordKind.ROWS, payload, rows, deadline_ms, ttl_ms=ttl_ms
+        )
 
     async def mark_batch(
         self,
@@ -175,17 +202,21 @@ class AsyncTable(TableChanges):
 
     @opening
     async def bulk_writer(
-        self, *, max_in_flight: int = 8, timeout: float | None = None
+        self, *, max_in_flight: int = 8, ttl: Ttl = None, timeout: float | None = None
     ) -> AsyncBulkWriter:
-        """Return a writer of encoded records; ``timeout`` is for each, retries included.
+        """Return a writer of encoded records; ``timeout`` is for each, retries included, ``ttl``
+        for all rows, as in ``put``.
 
         The writer keeps to the table that has this name now: after a drop it fails.
         """
+        ttl_ms = lifetime_ms(ttl)
         info, _ = await self._open(self._context.deadline_ms(timeout))
 
         async def write(partition: int, payload: bytes, rows: int) -> WriteAck:
             deadline_ms = self._context.deadline_ms(timeout)
-            return await self._write(info, partition, RecordKind.ROWS, payload, rows, deadline_ms)
+            return await self._write(
+                info, partition, RecordKind.ROWS, payload, rows, deadline_ms, ttl_ms=ttl_ms
+            )
 
         return AsyncBulkWriter(write, max_in_flight=max_in_flight)
 
@@ -236,13 +267,16 @@ class AsyncTable(TableChanges):
         task_attempt_id: int,
         *,
         max_in_flight: int = 8,
+        ttl: Ttl = None,
         timeout: float | None = None,
     ) -> AsyncStager:
         """Return a stager of encoded chunks for one attempt of one task of the batch.
 
         A second stager of the same attempt begins anew: only what is in the parts of the one that
-        is committed becomes visible. ``timeout`` is for each chunk, retries included.
+        is committed becomes visible. ``timeout`` is for each chunk, retries included. ``ttl``: how
+        long the rows live once they are visible, as in ``put``.
         """
+        ttl_ms = lifetime_ms(ttl)
         context = self._context
         info, _ = await self._open_of(
             partial(check_same_table, ticket), context.deadline_ms(timeout)
@@ -256,7 +290,14 @@ class AsyncTable(TableChanges):
             return await self._write(info, partition, RecordKind.STAGED, payload, rows, deadline_ms)
 
         return AsyncStager(
-            ChunkHeader(ticket.writer, ticket.attempt, partition_id, own_name(task_attempt_id), 0),
+            ChunkHeader(
+                ticket.writer,
+                ticket.attempt,
+                partition_id,
+                own_name(task_attempt_id),
+                0,
+                ttl_ms=ttl_ms,
+            ),
             publish,
             max_in_flight=max_in_flight,
             deadline_ms=lambda: context.deadline_ms(timeout),
@@ -297,13 +338,16 @@ class AsyncTable(TableChanges):
         mode: BatchModeName = "append",
         deletes: Iterable[Any] = (),
         lineage: str = "",
+        ttl: Ttl = None,
         timeout: float | None = None,
     ) -> BatchResult:
         """Write rows, and remove those with the keys ``deletes``, as one atomic batch.
 
         Exactly once for each batch id of the writer: a batch that is in the table already changes
-        nothing, whatever its rows are now. ``timeout`` is for the whole batch.
+        nothing, whatever its rows are now. ``timeout`` is for the whole batch, ``ttl`` for all of
+        its rows, as in ``put``.
         """
+        lifetime_ms(ttl)
         context = self._context
         deadline_ms = context.deadline_ms(timeout)
         info, schema = await self._open(deadline_ms)
@@ -318,7 +362,7 @@ class AsyncTable(TableChanges):
         staged: list[StagedParts] = []
         if pairs and not ticket.is_already_written:
             try:
-                staged.append(await self._stage(info, ticket, pairs, left_s()))
+                staged.append(await self._stage(info, ticket, pairs, ttl, left_s()))
             except RequestError:
                 with suppress(RequestError):  # else the next batch ends the attempt, or its time
                     await self.abort_batch(ticket, timeout=left_s())
@@ -334,10 +378,10 @@ class AsyncTable(TableChanges):
     # --- inside ----------------------------------------------------------------------------------
 
     async def _stage(
-        self, info: TableInfo, ticket: BatchTicket, pairs: list[Pair], timeout: float
+        self, info: TableInfo, ticket: BatchTicket, pairs: list[Pair], ttl: Ttl, timeout: float
     ) -> StagedParts:
         """Stage the rows of a batch that one program writes alone."""
-        async with await self.stager(ticket, 0, 0, timeout=timeout) as stager:
+        async with await self.stager(ticket, 0, 0, ttl=ttl, timeout=timeout) as stager:
             for chunk in split(pairs, info.partitions):
                 payload = encode_rows(chunk.pairs)
                 await stager.add(chunk.partition, payload, len(chunk.pairs))
@@ -352,18 +396,13 @@ class AsyncTable(TableChanges):
         position = Position.parse(given)
         return *await self._open_of(position.check_table, deadline_ms), position
 
-    async def _write_row(
-        self,
-        info: TableInfo,
-        key: bytes,
-        sealed: bytes | None,
-        expected: Seq | None,
-        deadline_ms: int,
-    ) -> WriteAck:
-        partition = partition_of(key, info.partitions)
-        channel = info.channels[partition].channel
-        ack = await self._publisher.write_row(RowWrite(channel, key, sealed, expected), deadline_ms)
-        return _written(info, partition, 1, ack, expected)
+    @staticmethod
+    def _channel_of(info: TableInfo, key: bytes) -> ChannelId:
+        return info.channels[partition_of(key, info.partitions)].channel
+
+    async def _write_row(self, info: TableInfo, write: RowWrite, deadline_ms: int) -> WriteAck:
+        ack = await self._publisher.write_row(write, deadline_ms)
+        return _written(info, channel_partition(write.channel), 1, ack, write.expected)
 
     async def _write(
         self,
@@ -373,17 +412,25 @@ class AsyncTable(TableChanges):
         payload: bytes,
         rows: int,
         deadline_ms: int,
+        *,
+        ttl_ms: int = 0,
     ) -> WriteAck:
         if not 0 <= partition < info.partitions:
             raise SchemaError(
                 f"partition {partition} of table {info.name!r} does not exist; "
                 f"it has 0 to {info.partitions - 1}"
             )
-        write = Write(info.channels[partition].channel, kind, payload, rows)
+        channel = info.channels[partition].channel
+        write = Write.of_rows(channel, kind, payload, rows, ttl_ms)
         return _written(info, partition, rows, await self._publisher.publish(write, deadline_ms))
 
     async def _write_many(
-        self, info: TableInfo, pairs: list[Pair], max_in_flight: int, timeout: float | None
+        self,
+        info: TableInfo,
+        pairs: list[Pair],
+        max_in_flight: int,
+        timeout: float | None,
+        ttl_ms: int = 0,
     ) -> WriteSummary:
         whole("max_in_flight", max_in_flight, 1)
         slots = asyncio.Semaphore(max_in_flight)
@@ -394,7 +441,7 @@ class AsyncTable(TableChanges):
                 if chunk.partition in failed:
                     return None
                 try:
-                    return await self._publish_chunk(info, chunk, timeout)
+                    return await self._publish_chunk(info, chunk, timeout, ttl_ms)
                 except RequestError as error:
                     failed.add(chunk.partition)
                     return error
@@ -408,13 +455,15 @@ class AsyncTable(TableChanges):
         raise failure
 
     async def _publish_chunk(
-        self, info: TableInfo, chunk: Chunk, timeout: float | None
+        self, info: TableInfo, chunk: Chunk, timeout: float | None, ttl_ms: int
     ) -> WriteAck:
         """Write one chunk as one record."""
         deadline_ms = self._context.deadline_ms(timeout)
         payload = encode_rows(chunk.pairs)
-        rows = len(chunk.pairs)
-        return await self._write(info, chunk.partition, RecordKind.ROWS, payload, rows, deadline_ms)
+        rows, kind = len(chunk.pairs), RecordKind.ROWS
+        return await self._write(
+            info, chunk.partition, kind, payload, rows, deadline_ms, ttl_ms=ttl_ms
+        )
 
 
 def _sealed(schema: TableSchema, rows: Iterable[Mapping[str, Any]]) -> list[Pair]:

@@ -51,7 +51,9 @@ OUTCOMES_MAX = 65_536
 """Outcomes remembered per channel over all sessions, about 0.5 KB each: a retry may come until so
 many later writes of the channel are committed."""
 
-CONDITIONED_KINDS = frozenset({RecordKind.CONDITIONAL, RecordKind.COMMAND})
+CONDITIONED_KINDS = frozenset(
+    {RecordKind.CONDITIONAL, RecordKind.CONDITIONAL_WITH_TTL, RecordKind.COMMAND}
+)
 """Kinds whose effect is known only once the state machine has applied them."""
 
 

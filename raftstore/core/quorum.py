@@ -44,6 +44,14 @@ def quorum_seq(config: ChannelConfig, match: Mapping[NodeId, Seq]) -> Seq:
     return Seq(best or 0)
 
 
+def quorum_ms(config: ChannelConfig, clocks: Mapping[NodeId, int]) -> int:
+    """Latest time that the clocks of a majority of every voter set have reached; 0: there is none.
+
+    ``clocks`` has a wall clock by member id; one that is missing or 0 is not known.
+    """
+    return quorum_seq(config, {node: Seq(ms) for node, ms in clocks.items()})
+
+
 def _distinct(config: ChannelConfig) -> Iterator[tuple[NodeId, ...]]:
     """The voter sets; a voter listed twice counts once."""
     return map(without_repetition, config.voter_sets)

@@ -51,6 +51,9 @@ PUBLISHED_KINDS = frozenset(
         RecordKind.STAGED,
         RecordKind.BATCH_APPLY,
         RecordKind.TXN,
+        RecordKind.ROWS_WITH_TTL,
+        RecordKind.CONDITIONAL_WITH_TTL,
+        RecordKind.EXPIRE,
     }
 )
 """What a publisher may send; the engine takes some of them from its own node only."""

@@ -51,6 +51,7 @@ from raftstore.engine.reports.events import EventLog, EventRing
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.reports.node_reports import NodeReports
 from raftstore.engine.request_handler import RequestHandler
+from raftstore.engine.retention.expirer import Expirer
 from raftstore.engine.retention.floors import TRANSFER, Floor, RetentionParts
 from raftstore.engine.retention.retention import Retention
 from raftstore.engine.snapshots.parts import SnapshotParts
@@ -112,6 +113,7 @@ class NodeRunner:
             self.failovers.deadlines,
             self.repairs.deadlines,
             self.retention.deadlines,
+            self.expirer.deadlines,
             *self.snapshots.deadlines,
             *self.healing.deadlines,
             *self.batches.deadlines,
@@ -215,7 +217,7 @@ class NodeRunner:
         self._connect(notices)
 
     def _make_retention(self) -> None:
-        """The part that trims the logs of channels."""
+        """The parts that trim the logs of channels, and that have rows expire."""
         self.retention = Retention(
             RetentionParts(
                 me=self.me,
@@ -238,6 +240,16 @@ class NodeRunner:
             return [Floor(TRANSFER, node_name(to), seq, bytes_max) for to, seq in pinned]
 
         self.retention.floors.sources.append(transfers)
+        self.expirer = Expirer(
+            self.me,
+            self.ports.tables,
+            self.watch,
+            self.clock,
+            self._proposals,
+            self.controller.refusal_of,
+            self._settings.expiry,
+            self.channels,
+        )
 
     def _make_healing(self) -> None:
         """The part that looks for damage, and makes it good."""
@@ -285,6 +297,7 @@ class NodeRunner:
             batches.on_channel_closed,
             self.lag_guard.channel_closed,
             self.retention.channel_closed,
+            self.expirer.channel_closed,
         )
         notices.leader_changed = (
             watch.leader_changed,
@@ -294,12 +307,14 @@ class NodeRunner:
             self.controller.leader_changed,
             batches.leader_changed,
             self.snapshots.leader_changed,
+            self.expirer.leader_changed,
         )
         notices.applied = (
             reader.on_applied,
             batches.on_applied,
             self.controller.on_applied,
             self.snapshots.on_applied,
+            self.expirer.on_applied,
         )
         notices.freshness_proven = (reader.on_freshness,)
         notices.hand_over_refused = (self.controller.commands.step_down_refused,)
@@ -323,6 +338,7 @@ class NodeRunner:
             lag_guard=self.lag_guard,
             retention=self.retention,
             healing=self.healing,
+            expirer=self.expirer,
             snapshots=self.snapshots,
             step_downs=StepDownLimit(),
             guard=self.guard,
@@ -502,6 +518,7 @@ class NodeRunner:
         self.hashes.on_timer(now_ms)
         self.repairs.on_timer(now_ms)
         self.retention.on_timer(now_ms)
+        self.expirer.on_timer(now_ms)
         self.snapshots.on_timer(now_ms)
         self.healing.on_timer(now_ms)
         self.failovers.on_timer(now_ms)

@@ -78,6 +78,7 @@ HELP: Final = {
     "raftstore_scrub_damages": "Damaged places of the log, and tables, that this found.",
     "raftstore_tables_healed": "Damaged tables that another replica's has replaced.",
     "raftstore_logs_healed": "Channels whose damaged records were asked back from other nodes.",
+    "raftstore_rows_expired": "Rows whose lifetime was over, by the records of leaders here.",
     "raftstore_log_trims": "Times that the log of a channel was trimmed.",
     "raftstore_log_trimmed_rows": "Seqs that left the logs of channels by that.",
     "raftstore_log_bases_carried": "Bases written anew, of channels that kept old segments.",

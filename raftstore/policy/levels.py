@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from raftstore.protocol.lifetimes import LIFETIME_KINDS
 from raftstore.protocol.tags import LEVEL_OF_TAG, Tag
 from raftstore.types import NodeId, RecordKind, node_name
 
@@ -19,6 +20,7 @@ LEVEL_OF_KIND: Final = {
     RecordKind.BATCH_APPLY: 1,
     RecordKind.BATCH_MARK: 1,
     RecordKind.TXN: 1,
+    **dict.fromkeys(LIFETIME_KINDS, 5),
 }
 """Kinds of records that not every version reads; the others are of the first."""
 
@@ -50,7 +52,11 @@ def lowest_level(levels: Iterable[int]) -> int:
 
 def why_kind_is_too_new(kind: RecordKind, levels: Mapping[NodeId, int]) -> str | None:
     """Why a record of this kind must not be written yet; None: every node reads it."""
-    remedy = ", or write from Spark with isolation=row" if kind in _WITHOUT_BATCHES else ""
+    remedy = ""
+    if kind in _WITHOUT_BATCHES:
+        remedy = ", or write from Spark with isolation=row"
+    elif kind in LIFETIME_KINDS:
+        remedy = ", or write without a lifetime (ttl)"
     return _why(f"records of kind {int(kind)}", LEVEL_OF_KIND.get(kind, 0), levels, remedy)
 
 

@@ -17,11 +17,19 @@ class Row:
     key: bytes
     value: bytes
     seq: Seq
+    expires_ms: int = 0
+    """When it expires, in channel time (``state_machines.expiry``); 0: never."""
 
     @property
     def size(self) -> int:
         """Bytes of key and value."""
         return len(self.key) + len(self.value)
+
+
+def is_expired(expires_ms: int, time_ms: int) -> bool:
+    """Whether a row with this expiry has expired at this channel time; 0 as expiry: it never
+    does."""
+    return 0 < expires_ms <= time_ms
 
 
 StateWrites = Sequence[tuple[bytes, bytes | None]]
@@ -65,6 +73,13 @@ class BatchMachine(StateMachine, Protocol):
         self, record: Record, read: Callable[[bytes], Row | None], state: StateReader
     ) -> ApplyResult:
         """Compute the writes of a committed record of ``STATE_KINDS``."""
+
+    def apply_with_lifetimes(
+        self, record: Record, read: Callable[[bytes], Row | None], state: StateReader
+    ) -> ApplyResult:
+        """Compute the writes of a committed record of ``protocol.lifetimes.LIFETIME_KINDS``, or of
+        any other kind that writes rows where rows may have an expiry. ``read`` gives expired rows,
+        too."""
 
     def rows_of(
         self,
@@ -115,3 +130,7 @@ class ApplyResult:
     conflict_seq: Seq | None = None
     state_writes: StateWrites = ()
     answer: bytes | None = None
+    expires_ms: int = 0
+    """Of all rows that are written; 0: never."""
+    time_ms: int = 0
+    """The channel time from this record on; 0: as before."""

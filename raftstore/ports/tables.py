@@ -120,6 +120,9 @@ class Piece(NamedTuple):
     last: bool
     chunks: Sequence[tuple[int, bytes | memoryview]] = ()
     """(mode, payload of rows as in a ROWS record), in the order in which they count."""
+    ttls_ms: Sequence[int] = ()
+    """How long the rows of each chunk live from the record's timestamp on (0: for ever); (): all
+    for ever."""
     first_chunk: int = 0
     """Number of the first of them in the whole batch."""
     truncate_from: bytes | None = None
@@ -133,7 +136,8 @@ class Piece(NamedTuple):
 
 
 class TableStore(Protocol):
-    """Applied state of every channel of a node. Reads see only applied (hence committed) records.
+    """Applied state of every channel of a node. Reads see only applied (hence committed) records,
+    and no row that has expired at the channel time of the state that they see.
 
     ``apply`` is asynchronous: records are applied in seq order, exactly once, with the applied seq
     in the same atomic batch (S10); completion comes as ``NodeRunner.on_applied``, once per call.
@@ -157,6 +161,10 @@ class TableStore(Protocol):
         The first one comes when all that was queued for the channel before is applied, the next
         after one that truncates when that one is.
         """
+
+    def channel_time(self, channel: ChannelId) -> int:
+        """About the channel time of what is applied (``state_machines.expiry``), never less than
+        readers see; 0: no row of the channel ever had an expiry."""
 
     def truncated(self, channel: ChannelId) -> bytes | None:
         """Where the truncating piece applied last ended; None: no row is left."""

@@ -39,6 +39,11 @@ class ChangePiece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     truncate: bool = False
     writer: str = ""
     batch_id: Told63 = -1
+    expired: bool = False
+    """The rows were not deleted by anybody: they expired."""
+    expires_ms: TimestampMs = 0
+    """When the rows written expire, in the leader's wall clock; 0: never. Of those that did: the
+    time that it was then."""
 
 
 class ChangesAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -16,6 +16,7 @@ import msgspec
 
 from raftstore.config import KEY_BYTES_MAX, ROWS_PER_RECORD_MAX, VALUE_BYTES_MAX
 from raftstore.errors import DecodeError
+from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_with_ttl
 from raftstore.rows.sealing import SEAL_BYTES, check_seals
 from raftstore.rows.values import array_header
 from raftstore.types import (
@@ -64,7 +65,7 @@ def encode_conditional(key: bytes, sealed: Cell, expected: Seq) -> bytes:
     return _ENCODER.encode((key, sealed, expected))
 
 
-def decode_conditional(payload: bytes) -> tuple[bytes, Cell, Seq]:
+def decode_conditional(payload: bytes | memoryview) -> tuple[bytes, Cell, Seq]:
     """Return (key, sealed or None, expected); raise DecodeError on anything malformed."""
     try:
         key, sealed, expected = _CONDITIONAL.decode(payload)
@@ -107,6 +108,9 @@ def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
     A leader asks before it sequences a payload: once committed, a payload that no replica can apply
     would stop them all, and so would a row whose seal is wrong when somebody reads it.
     """
+    if kind in WITHOUT_TTL:
+        payload = bytes(decode_with_ttl(payload)[1])
+        kind = WITHOUT_TTL[kind]
     if kind is RecordKind.CONDITIONAL:
         key, sealed, _ = decode_conditional(payload)
         flat: list[Cell] = [key, sealed]

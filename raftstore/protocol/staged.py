@@ -1,7 +1,8 @@
 """Payloads of atomic micro-batches in the log of a table's channel.
 
 STAGED ``[u16 length of the header][header][rows as in ROWS]``: the header is the msgpack list
-``[writer, attempt, partition id, task attempt id, number, mode]``. With the channel it names one
+``[writer, attempt, partition id, task attempt id, number, mode]``, and behind these the lifetime of
+its rows in ms if they have one. With the channel it names one
 chunk; the rows in it are looked at when the batch is applied, not before.
 
 BATCH_APPLY ``[format u8][msgpack list of BatchApply]``: what the coordinator decided for this
@@ -18,12 +19,14 @@ import msgspec
 
 from raftstore.errors import DecodeError, NewerFormatError
 from raftstore.protocol.batches import ApplyBatch, ChannelPart
+from raftstore.protocol.lifetimes import check_ttl
 from raftstore.protocol.payload import WRITER_BYTES_MAX, Cell, check_payload, decode_rows
 from raftstore.types import (
     Attempt,
     BatchId,
     ChannelId,
     CommitNumber,
+    Count63,
     RecordKind,
     Small31,
     TaskAttempt,
@@ -61,9 +64,12 @@ class ChunkHeader(NamedTuple):
     task_attempt_id: TaskAttempt
     number: TaskId
     mode: Small31 = UPSERT
+    ttl_ms: Count63 = 0
+    """How long its rows live once they are visible; 0: for ever. Written only if it is not 0, so
+    that nodes below level 5 read all others."""
 
 
-_AT: Final = re.compile(r"at `\$\[([0-5])\]`")
+_AT: Final = re.compile(r"at `\$\[([0-6])\]`")
 """Where msgspec found what it cannot read."""
 _HEADER: Final = msgspec.msgpack.Decoder(ChunkHeader)
 
@@ -95,7 +101,7 @@ assert ApplyBatch.__struct_fields__[_ADDRESS_FIELDS:] == BatchApply.__struct_fie
 
 def encode_staged(header: ChunkHeader, rows: bytes) -> bytes:
     """Put the header before rows that ``encode_rows`` made."""
-    head = _ENCODER.encode(header)
+    head = _ENCODER.encode(header if header.ttl_ms else header[:-1])
     assert len(head) <= HEADER_BYTES_MAX
     return _LENGTH.pack(len(head)) + head + rows
 
@@ -183,3 +189,5 @@ def _check_header(header: ChunkHeader) -> None:
             f"a chunk is of attempt {header.attempt} and mode {header.mode}; attempts begin at 1 "
             f"and modes are {', '.join(map(str, MODES))}"
         )
+    if header.ttl_ms:
+        check_ttl(header.ttl_ms)

@@ -69,6 +69,11 @@ def chunk_outcomes(
     ]
 
 
+def bits_outcome(seq: int, keys: Sequence[Cell], counted: frozenset[bytes]) -> tuple[bytes, bytes]:
+    """The stored outcome of an EXPIRE record: which of the keys it names were removed."""
+    return outcome_key(seq), packed(Outcome(_bits(keys, counted)))
+
+
 def is_complete(seq: int, chunk: int, get: Callable[[bytes], bytes | None]) -> bool:
     """Whether all of a chunk's outcome is written down already, by a run before a crash."""
     piece = 0

@@ -9,6 +9,8 @@
                                    then decided: of chunk ``k`` of a batch, piece ``i``
                                    (``machines.outcomes``)
 ``02 04``                          the store's own: a batch is being applied
+``02 05 expiry8 key``              a row that expires (``state_machines.expiry``)
+``02 06``                          the channel time, if rows of the channel ever had an expiry
 ``03 00``                          coordinator: the table's head
 ``03 01 writer``                   coordinator: a writer
 ``03 02 n8``                       coordinator: commit ``n`` is not applied everywhere (outbox)
@@ -38,6 +40,8 @@ CHUNKS: Final = b"\x02\x01"
 CHUNKS_END: Final = b"\x02\x02"
 APPLIED_BATCHES: Final = b"\x02\x02"
 OUTCOMES: Final = b"\x02\x03"
+EXPIRIES: Final = b"\x02\x05"
+CHANNEL_TIME: Final = b"\x02\x06"
 TABLE_HEAD: Final = b"\x03\x00"
 WRITERS: Final = b"\x03\x01"
 OUTBOX: Final = b"\x03\x02"

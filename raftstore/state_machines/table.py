@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from raftstore.errors import DecodeError
 from raftstore.ports.machine import ApplyResult, Row, StateMachine, StateReader, StateWrites
+from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_with_ttl
 from raftstore.protocol.payload import Cell, decode_conditional, decode_rows
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import MERGE, UPSERT
 from raftstore.state_machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
 from raftstore.state_machines.batches.coordinator import apply_txn
 from raftstore.state_machines.batches.staging import first_needed, rows_of, stage
+from raftstore.state_machines.expiry import expire, time_of, visible, written
 from raftstore.state_machines.outcomes import (
     chunk_outcomes,
     condition_outcome,
@@ -65,6 +69,27 @@ class TableMachine(StateMachine):
             result = apply_txn(record, state)
             return ApplyResult((), state_writes=result.state_writes, answer=result.answer)
         raise refuse_kind("table", record)
+
+    def apply_with_lifetimes(
+        self, record: Record, read: Callable[[bytes], Row | None], state: StateReader
+    ) -> ApplyResult:
+        """Compute the writes of a record where rows may have an expiry, or get one.
+
+        Expired rows are absent to conditions, by the channel time before the record (S10).
+        """
+        time_ms = time_of(state)
+        expires_ms, inner = 0, record
+        try:
+            if record.kind is RecordKind.EXPIRE:
+                return expire(record, read, time_ms)
+            if record.kind in WITHOUT_TTL:
+                ttl_ms, payload = decode_with_ttl(record.payload)
+                expires_ms = record.timestamp_ms + ttl_ms
+                inner = replace(record, kind=WITHOUT_TTL[record.kind], payload=bytes(payload))
+        except DecodeError as error:
+            raise refuse_payload(record, error) from error
+        result = self.apply(inner, visible(read, time_ms))
+        return written(result, expires_ms, read, time_ms)
 
     def rows_of(
         self,

@@ -5,19 +5,21 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from raftstore.ports.machine import Row
+from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.table_copy import Pair
 from raftstore.ports.tables import Page
 from raftstore.rows.sealing import check_seal, seal, unseal
+from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.keys import (
     MARKER,
     POSITION,
     ROWS_TAG,
-    SEQ_BYTES,
     STATE_START,
     ContentHasher,
     decode_applied,
     encode_applied,
+    row_head,
+    split_row,
 )
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
@@ -92,16 +94,31 @@ class SimContents:
         end = bisect_left(keys, stop) if stop else len(keys)
         return keys[bisect_left(keys, start) : end]
 
+    def shown_between(self, start: bytes, stop: bytes) -> list[bytes]:
+        """Those of them that have not expired."""
+        keys, time_ms = self.keys_between(start, stop), channel_time(self.state.get)
+        if not time_ms:
+            return keys
+        return [key for key in keys if not is_expired(self.rows[key].expires_ms, time_ms)]
+
     def get(self, key: bytes) -> Row | None:
-        """One row; raises CorruptRecordError if its seal does not fit."""
+        """One row, expired or not; raises CorruptRecordError if its seal does not fit."""
         stored = self.rows.get(key)
         if stored is None:
             return None
-        return Row(stored.key, unseal(stored.key, stored.value), stored.seq)
+        value = unseal(stored.key, stored.value)
+        return Row(stored.key, value, stored.seq, stored.expires_ms)
+
+    def get_shown(self, key: bytes) -> Row | None:
+        """One row, unless it has expired at the channel time of this state."""
+        row = self.get(key)
+        if row is None or is_expired(row.expires_ms, channel_time(self.state.get)):
+            return None
+        return row
 
     def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None) -> Page:
         """As ports.TableStore.scan."""
-        keys = self.keys_between(start, stop)
+        keys = self.shown_between(start, stop)
         rows: list[Row] = []
         size = 0
         for key in keys[:limit]:
@@ -131,7 +148,7 @@ class SimContents:
         for key in keys[begin:]:
             row = self.rows[key]
             check_seal(key, row.value)
-            yield ROWS_TAG + key, row.seq.to_bytes(SEQ_BYTES, "big") + row.value
+            yield ROWS_TAG + key, row_head(row.seq, row.expires_ms) + row.value
         for key, value in sorted(self.state.items()):
             if after is None or key > after:
                 yield key, value if key == MARKER else seal(key, value)
@@ -142,9 +159,9 @@ class SimContents:
             if key == POSITION:
                 self.applied = decode_applied(channel, value)
             elif key.startswith(ROWS_TAG):
-                seq = Seq(int.from_bytes(value[:SEQ_BYTES], "big"))
+                seq, expires_ms, sealed = split_row(value)
                 row_key = key[len(ROWS_TAG) :]
-                self.put(row_key, Row(row_key, value[SEQ_BYTES:], seq))
+                self.put(row_key, Row(row_key, sealed, seq, expires_ms))
             else:
                 self.put_state(key, value if key == MARKER else unseal(key, value))
 
@@ -155,7 +172,7 @@ class SimContents:
             for key in self.keys_in_order():
                 row = self.get(key)
                 assert row is not None
-                hasher.add(row.key, row.value, row.seq)
+                hasher.add(row.key, row.value, row.seq, row.expires_ms)
             for key, value in sorted(self.state.items()):
                 if key != MARKER:
                     hasher.add_state(key, value)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -29,11 +30,13 @@ from raftstore.ports.tables import (
     ReadDone,
     SealedPage,
 )
+from raftstore.protocol.lifetimes import LIFETIME_KINDS
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
+from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.keys import MARKER, encode_applied
-from raftstore.storage.tables.pieces import rows_of_piece
+from raftstore.storage.tables.pieces import Change, index_of_row, rows_of_piece
 from raftstore.testing.sim_contents import SimContents
 from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
@@ -44,6 +47,7 @@ SLICE_ROWS: Final = 8
 """Rows of a piece in one atomic batch, so few that crashes come between them."""
 TRUNCATED_ROWS: Final = 32
 """Rows that one piece removes."""
+NO_EXPIRY: Final[Mapping[bytes, int]] = {}
 
 _STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
 
@@ -103,7 +107,7 @@ class SimSnapshot:
     def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
         """Count rows of [start, stop), at most ``limit`` of them."""
         self._check()
-        keys = self._contents.keys_between(start, stop)[:limit]
+        keys = self._contents.shown_between(start, stop)[:limit]
         is_full = len(keys) == limit
         return Counted(len(keys), keys[-1] + b"\0" if is_full else None)
 
@@ -234,7 +238,8 @@ class SimTables:
         """Attach the channel's state machine; return the applied seq found in the store."""
         table = self._tables.setdefault(channel, _SimTable())
         table.stop()
-        table.queue = AppliedChannel(channel, machine, table.applied, table.marked(channel))
+        marked, time_ms = table.marked(channel), channel_time(table.state.get)
+        table.queue = AppliedChannel(channel, machine, table.applied, marked, time_ms)
         return table.applied.seq
 
     def applied_seq(self, channel: ChannelId) -> Seq:
@@ -255,6 +260,10 @@ class SimTables:
             table.label = piece.version if self.unserved_until(channel) == 0 else -1
             table.view = table.copy()
         self._queue.append((channel, piece))
+
+    def channel_time(self, channel: ChannelId) -> int:
+        """About the channel time of what is applied, never less than readers see; 0: none."""
+        return self._tables[channel].opened.time_ms
 
     def truncated(self, channel: ChannelId) -> bytes | None:
         """Where the truncating piece applied last ended; None: no row is left."""
@@ -277,7 +286,7 @@ class SimTables:
 
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row; raises CorruptRecordError if its checksum is wrong."""
-        return self._tables[channel].shown.get(key)
+        return self._tables[channel].shown.get_shown(key)
 
     def get_many(self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int) -> FoundRows:
         """Several rows of one applied state, and the applied seq of it."""
@@ -520,7 +529,7 @@ class SimTables:
         """Flip a bit of a stored value; reading it raises CorruptRecordError."""
         table = self._tables[channel]
         row = table.rows[key]
-        table.put(key, Row(key, row.value[:-1] + bytes([row.value[-1] ^ 1]), row.seq))
+        table.put(key, replace(row, value=row.value[:-1] + bytes([row.value[-1] ^ 1])))
 
     # --- atomic batches ---------------------------------------------------------------------------
 
@@ -531,12 +540,19 @@ class SimTables:
             opened = table.opened
             if record.kind in STATE_KINDS and opened.batches is not None:
                 result = opened.batches.apply_state(record, table.get, _State(table))
+            elif opened.batches is not None and (opened.time_ms or record.kind in LIFETIME_KINDS):
+                result = opened.batches.apply_with_lifetimes(record, table.get, _State(table))
+                opened.time_ms = result.time_ms or opened.time_ms
             else:
                 result = opened.machine.apply(record, table.get)
             writes = list(result.writes)
         state_writes = () if result is None else tuple(result.state_writes)
         position = History(record.term, record.last_seq)
-        self._write(table, record.last_seq, writes, state_writes, applied=position)
+        expires_ms = 0 if result is None else result.expires_ms
+        expires_of = dict.fromkeys((key for key, _ in writes), expires_ms)
+        self._write(
+            table, record.last_seq, writes, state_writes, applied=position, expires_of=expires_of
+        )
         return result
 
     def _apply_piece(self, table: _SimTable, piece: Piece) -> None:
@@ -546,16 +562,25 @@ class SimTables:
         outcomes: list[tuple[bytes, bytes | None]] = []
         if piece.truncate_from is not None:
             keys = table.keys_between(piece.truncate_from, b"")
-            changes: list[tuple[bytes, bytes | None]]
-            changes = [(key, None) for key in keys[:TRUNCATED_ROWS]]
+            changes: list[Change] = [(key, None) for key in keys[:TRUNCATED_ROWS]]
+            expires_of: dict[bytes, int] = {}
             opened.truncated = keys[TRUNCATED_ROWS] if len(keys) > TRUNCATED_ROWS else None
         else:
-            changes, outcomes = rows_of_piece(
+            changes, outcomes, expires_of = rows_of_piece(
                 opened,
                 piece,
                 lambda _channel, key: table.get(key),
                 lambda _channel, key: table.state.get(key),
             )
+
+        def indexed(slice_: Iterable[Change]) -> list[Change]:
+            """Changes of the index of expiries that go with these rows."""
+            found: list[Change] = []
+            for change in slice_:
+                expires_ms = expires_of.get(change[0], 0)
+                found += index_of_row(opened, change, expires_ms, lambda _, key: table.get(key))
+            return found
+
         is_begun = not piece.first
         for outcome in outcomes:
             marker = () if is_begun else ((MARKER, encode_applied(opened.channel, position)),)
@@ -563,7 +588,8 @@ class SimTables:
             is_begun = True
         while len(changes) > SLICE_ROWS or (changes and not piece.last):
             marker = () if is_begun else ((MARKER, encode_applied(opened.channel, position)),)
-            self._write(table, record.last_seq, changes[:SLICE_ROWS], marker)
+            now, beside = changes[:SLICE_ROWS], (*indexed(changes[:SLICE_ROWS]), *marker)
+            self._write(table, record.last_seq, now, beside, expires_of=expires_of)
             if self.reach("batch.mid-slice" if is_begun else "batch.first-slice"):
                 return
             is_begun = True
@@ -571,8 +597,10 @@ class SimTables:
         if piece.last:
             if self.reach("batch.before-last-slice"):
                 return
-            ending = (*piece.state_writes, (MARKER, None))
-            self._write(table, record.last_seq, changes, ending, applied=position)
+            ending = (*indexed(changes), *piece.state_writes, (MARKER, None))
+            self._write(
+                table, record.last_seq, changes, ending, applied=position, expires_of=expires_of
+            )
             self.reach("batch.after-apply")
             if table.label >= 0:
                 assert table.view is not None
@@ -587,11 +615,12 @@ class SimTables:
         state_writes: Iterable[tuple[bytes, bytes | None]],
         *,
         applied: History | None = None,
+        expires_of: Mapping[bytes, int] = NO_EXPIRY,
     ) -> None:
         self._written += 1
         undo = _Undo(self._written, table, table.applied, [], [])
         for key, value in writes:
-            row = None if value is None else Row(key, value, seq)
+            row = None if value is None else Row(key, value, seq, expires_of.get(key, 0))
             undo.rows.append((key, table.put(key, row)))
         for key, value in state_writes:
             undo.state.append((key, table.put_state(key, value)))

@@ -36,6 +36,7 @@ SECTION_OF = {
     "StorageSettings": "storage",
     "RetentionSettings": "retention",
     "ScrubSettings": "scrub",
+    "ExpirySettings": "expiry",
     "TransportSettings": "transport",
     "HttpSettings": "http",
     "NodeSettings": "node",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from raftstore.client.arguments import Ttl
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.batches.batch_writes import BatchResult, BatchTicket, TableWriters
 from raftstore.client.batches.stager import AsyncStager, StagedParts
@@ -78,12 +79,18 @@ class BatchTable:
         task_attempt_id: int,
         *,
         max_in_flight: int = 8,
+        ttl: Ttl = None,
         timeout: float | None = None,
     ) -> Stager:
         """Return a stager of encoded chunks for one attempt of one task of the batch."""
         stager = self._loop.call(
             self._table.stager(
-                ticket, partition_id, task_attempt_id, max_in_flight=max_in_flight, timeout=timeout
+                ticket,
+                partition_id,
+                task_attempt_id,
+                max_in_flight=max_in_flight,
+                ttl=ttl,
+                timeout=timeout,
             )
         )
         return Stager(stager, self._loop)
@@ -114,6 +121,7 @@ class BatchTable:
         mode: BatchModeName = "append",
         deletes: Iterable[Any] = (),
         lineage: str = "",
+        ttl: Ttl = None,
         timeout: float | None = None,
     ) -> BatchResult:
         """Write rows, and remove those with the keys ``deletes``, as one atomic batch."""
@@ -125,6 +133,7 @@ class BatchTable:
                 mode=mode,
                 deletes=list(deletes),
                 lineage=lineage,
+                ttl=ttl,
                 timeout=timeout,
             )
         )

@@ -11,6 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NoReturn, Self, Unpack
 
+from raftstore.client.arguments import Ttl
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.blocking.background_loop import BackgroundLoop
 from raftstore.client.blocking.batches import BatchClient, BatchTable
@@ -294,14 +295,18 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         *,
         if_absent: bool = False,
         if_position: Position | str | None = None,
+        ttl: Ttl = None,
         timeout: float | None = None,
     ) -> WriteAck:
         """Insert or replace a row; returns when a quorum has it durably.
 
-        ``if_absent`` and ``if_position`` make it conditional: see ``AsyncTable.put``.
+        ``if_absent`` and ``if_position`` make it conditional, ``ttl`` gives it a lifetime: see
+        ``AsyncTable.put``.
         """
         return self._loop.call(
-            self._table.put(row, if_absent=if_absent, if_position=if_position, timeout=timeout)
+            self._table.put(
+                row, if_absent=if_absent, if_position=if_position, ttl=ttl, timeout=timeout
+            )
         )
 
     def delete(
@@ -319,6 +324,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         rows: Iterable[Mapping[str, Any]],
         *,
         max_in_flight: int = 8,
+        ttl: Ttl = None,
         timeout: float | None = None,
     ) -> WriteSummary:
         """Insert or replace many rows; of rows with the same key the last one wins.
@@ -326,7 +332,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         PartialWriteError tells what became of which row.
         """
         return self._loop.call(
-            self._table.put_many(list(rows), max_in_flight=max_in_flight, timeout=timeout)
+            self._table.put_many(list(rows), max_in_flight=max_in_flight, ttl=ttl, timeout=timeout)
         )
 
     def delete_many(
@@ -338,10 +344,15 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         )
 
     def publish_rows(
-        self, partition: int, pairs: Sequence[Pair], *, timeout: float | None = None
+        self,
+        partition: int,
+        pairs: Sequence[Pair],
+        *,
+        ttl: Ttl = None,
+        timeout: float | None = None,
     ) -> WriteAck:
         """Write encoded rows of one partition as one record (``rows.keys``, ``rows.sealing``)."""
-        return self._loop.call(self._table.publish_rows(partition, pairs, timeout=timeout))
+        return self._loop.call(self._table.publish_rows(partition, pairs, ttl=ttl, timeout=timeout))
 
     def mark_batch(
         self,
@@ -356,10 +367,12 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
             self._table.mark_batch(writer, batch_id, partitions=partitions, timeout=timeout)
         )
 
-    def bulk_writer(self, *, max_in_flight: int = 8, timeout: float | None = None) -> BulkWriter:
+    def bulk_writer(
+        self, *, max_in_flight: int = 8, ttl: Ttl = None, timeout: float | None = None
+    ) -> BulkWriter:
         """Return a writer of encoded records; ``timeout`` is for each, retries included."""
         writer = self._loop.call(
-            self._table.bulk_writer(max_in_flight=max_in_flight, timeout=timeout)
+            self._table.bulk_writer(max_in_flight=max_in_flight, ttl=ttl, timeout=timeout)
         )
         return BulkWriter(writer, self._loop)
 

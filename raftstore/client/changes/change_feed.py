@@ -40,6 +40,7 @@ BYTES_MAX: Final = 4 * 1024 * 1024
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 TRUNCATE: Final = "truncate"
+EXPIRE: Final = "expire"
 """``Change.kind``."""
 
 EARLIEST: Final = "earliest"
@@ -92,11 +93,12 @@ class ChangePosition:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. ``kind``: upsert, delete or truncate (all rows of the partition were removed)."""
+    """One change. ``kind``: upsert, delete, expire (the row's lifetime was over) or truncate (all
+    rows of the partition were removed)."""
 
     kind: str
     row: dict[str, Any] | None
-    """The row; of a delete its key columns, of a truncation None."""
+    """The row; of a delete or an expiry its key columns, of a truncation None."""
     partition: int
     seq: Seq
     timestamp_ms: int
@@ -106,6 +108,8 @@ class Change:
     """Of the atomic batch that it came with."""
     position: ChangePosition
     """Behind this change and all that were told before."""
+    expires_ms: int | None = None
+    """When a row with a lifetime expires, by the wall clock of its leader."""
 
 
 class FeedPage(NamedTuple):
@@ -305,6 +309,7 @@ class ChangeReader:
                     writer=piece.writer or None,
                     batch_id=piece.batch_id if piece.writer else None,
                     position=self.position,
+                    expires_ms=piece.expires_ms or None if kind == UPSERT else None,
                 )
         self._skip[partition] = max(0, skip - told)
         self.places[partition] = page.stop._replace(rows=self._skip[partition])
@@ -315,6 +320,7 @@ class ChangeReader:
         schema = self._schema
         for key, sealed in pairs_of(piece):
             if sealed is None:
-                yield DELETE, dict(zip(schema.key_columns, schema.decode_key(key), strict=True))
+                kind = EXPIRE if piece.expired else DELETE
+                yield kind, dict(zip(schema.key_columns, schema.decode_key(key), strict=True))
             else:
                 yield UPSERT, schema.key_value_to_row(key, unseal(key, sealed))

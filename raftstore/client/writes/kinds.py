@@ -9,6 +9,7 @@ from typing import Final
 
 from raftstore.client.writes.publishing import Publishing
 from raftstore.errors import RequestError
+from raftstore.protocol.lifetimes import WITH_TTL, encode_with_ttl
 from raftstore.protocol.payload import Cell
 from raftstore.protocol.publish import PubAck
 from raftstore.types import ChannelId, RecordKind, Seq
@@ -29,6 +30,15 @@ class Write:
     payload: bytes
     rows: int
 
+    @classmethod
+    def of_rows(
+        cls, channel: ChannelId, kind: RecordKind, payload: bytes, rows: int, ttl_ms: int
+    ) -> Write:
+        """A record of rows, or of a conditional one, that lives for so long (0: for ever)."""
+        if ttl_ms:
+            kind, payload = WITH_TTL[kind], encode_with_ttl(ttl_ms, payload)
+        return cls(channel, kind, payload, rows)
+
 
 @dataclass(frozen=True, slots=True)
 class RowWrite:
@@ -40,6 +50,8 @@ class RowWrite:
     """None: a delete."""
     expected: Seq | None = None
     """The version that the row must have, 0 for no row; None: any."""
+    ttl_ms: int = 0
+    """How long the row lives; 0: for ever."""
 
     @property
     def size(self) -> int:

@@ -8,6 +8,7 @@ when one of them has its outcome. The rules, each in one place below:
   order they were begun, through any retry, and each has a version of its own (``if_position``);
 * rows share a record only when their deadlines are close: what becomes of the record is told to
   all of them at the first of these, and nobody loses more than a tenth of its time by that;
+* rows share a record only when they have one lifetime (TTL), as it is the record's;
 * a conditional write has a record of its own, and is never held up by those that share. It waits
   for the unconditional writes of its key that were begun before it, and they for it.
 
@@ -38,6 +39,8 @@ class GatheredRow:
     """Bytes that it takes in a record."""
     deadline_ms: int
     is_conditional: bool = False
+    ttl_ms: int = 0
+    """How long it lives; 0: for ever."""
 
 
 class RowGathering:
@@ -127,6 +130,8 @@ class RowGathering:
         rows: list[GatheredRow] = []
         size = first_ms = last_ms = 0
         for row in self._ready:
+            if rows and row.ttl_ms != rows[0].ttl_ms:
+                continue
             if not rows:
                 first_ms = last_ms = row.deadline_ms
             elif len(rows) >= REQUEST_ROWS_MAX or size + row.size > REQUEST_BYTES_MAX:

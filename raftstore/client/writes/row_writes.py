@@ -93,6 +93,7 @@ class RowWrites:
             write.size,
             deadline_ms,
             is_conditional=write.expected is not None,
+            ttl_ms=write.ttl_ms,
             write=write,
             done=loop.create_future(),
         )
@@ -167,7 +168,7 @@ class RowWrites:
             payload = encode_rows((row.key, row.write.sealed) for row in rows)
         running = self._sender.new_record(
             guid,
-            Write(write.channel, kind, payload, len(rows)),
+            Write.of_rows(write.channel, kind, payload, len(rows), write.ttl_ms),
             min(row.deadline_ms for row in rows),
             lambda result: self._ended(record, result),
         )

@@ -116,10 +116,15 @@ class ChannelBatches:
 
     def stage_refusal(self, runner: ChannelRunner, message: PubMsg) -> Refusal | None:
         """Why the leader takes no such chunk now; the payload is known to be well-formed."""
+        header, _ = decode_header(message.payload)
+        # Levels: an older node reads no header with a lifetime.
+        if header.ttl_ms:
+            too_new = self._controller.refusal_of(RecordKind.ROWS_WITH_TTL)
+            if too_new is not None:
+                return too_new
         led = self._led.get(runner.channel)
         if led is None:
             return None
-        header, _ = decode_header(message.payload)
         floor = led.floors.get(header.writer, 0)
         if header.attempt <= floor:  # it would be garbage at once
             text = (

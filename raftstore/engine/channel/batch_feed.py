@@ -15,7 +15,7 @@ from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import Piece, TableStore
 from raftstore.protocol.records import Record
-from raftstore.protocol.staged import decode_apply, decode_header
+from raftstore.protocol.staged import ChunkHeader, decode_apply, decode_header
 from raftstore.state_machines.base import refuse_payload
 from raftstore.state_machines.batches.staging import (
     ApplyPlan,
@@ -78,18 +78,26 @@ class BatchFeed:
     def _rows(self) -> Piece:
         refs, first_chunk = self._plan.refs, self._next
         chunks: list[tuple[int, memoryview]] = []
+        ttls_ms: list[int] = []
         size = 0
         while self._next < len(refs):
             ref = refs[self._next]
             size += ref.size
             if chunks and size > PART_BYTES_MAX:
                 break
-            chunks.append(self._chunk(ref))
+            header, rows = self._chunk(ref)
+            chunks.append((ref.mode, rows))
+            ttls_ms.append(header.ttl_ms)
             self._next += 1
         is_last = self._next == len(refs)
-        return self._part(last=is_last, chunks=tuple(chunks), first_chunk=first_chunk)
+        return self._part(
+            last=is_last,
+            chunks=tuple(chunks),
+            first_chunk=first_chunk,
+            ttls_ms=tuple(ttls_ms) if any(ttls_ms) else (),
+        )
 
-    def _chunk(self, ref: ChunkRef) -> tuple[int, memoryview]:
+    def _chunk(self, ref: ChunkRef) -> tuple[ChunkHeader, memoryview]:
         """One staged record as it is in the log: what the plan was made of, or nothing at all."""
         base, last = Seq(ref.base_seq), Seq(ref.last_seq)
         found = self._log.read(self._channel, base, to_seq=last, bytes_max=1)
@@ -99,7 +107,7 @@ class BatchFeed:
                 f"the log as record {self._record.last_seq} lists them; compare the log with "
                 "another replica's"
             )
-        return ref.mode, decode_header(found[0].payload)[1]
+        return decode_header(found[0].payload)
 
     def _part(
         self,
@@ -107,6 +115,7 @@ class BatchFeed:
         last: bool,
         chunks: tuple[tuple[int, memoryview], ...] = (),
         first_chunk: int = 0,
+        ttls_ms: tuple[int, ...] = (),
         truncate_from: bytes | None = None,
     ) -> Piece:
         is_first, self._is_begun = not self._is_begun, True
@@ -116,6 +125,7 @@ class BatchFeed:
             last=last,
             chunks=chunks,
             first_chunk=first_chunk,
+            ttls_ms=ttls_ms,
             truncate_from=truncate_from,
             state_writes=self._plan.state_writes if last else (),
             version=self._label if is_first else -1,

@@ -55,6 +55,8 @@ class Peer:
     led_by_peer: LeadershipDigest = field(default_factory=LeadershipDigest)
     unclaimed: dict[ChannelId, None] = field(default_factory=dict)
     list_requested_ms: int | None = None
+    wall_offset_ms: int | None = None
+    """Its wall clock minus the monotonic clock here, by its newest heartbeat (transit included)."""
 
 
 class PeerWatch:
@@ -95,6 +97,13 @@ class PeerWatch:
         self.health.add_peer(node, now_ms)
         for runner in self._parts.channels.values():
             self._claim_changed(self.peers[node], runner, runner.elector.leader, add=True)
+
+    def wall_ms(self, node: NodeId, now_ms: int) -> int:
+        """Wall clock of another node about now, by its heartbeats; 0: it is not known."""
+        peer = self.peers.get(node)
+        if peer is None or peer.wall_offset_ms is None:
+            return 0
+        return max(0, now_ms + peer.wall_offset_ms)
 
     def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
         """S1.8: a channel opened without a known leader is armed at once.
@@ -196,6 +205,8 @@ class PeerWatch:
             return
         skew_ms = message.sent_ms - self._parts.clock.wall_ms()
         self.health.on_heartbeat(sender, arrived_ms, skew_ms=skew_ms)
+        # Beside the clock that never jumps: when the wall clock here does, its is still known.
+        peer.wall_offset_ms = message.sent_ms - arrived_ms
         peer.connected = True
         peer.last_heard_ms = arrived_ms
         peer.hears_me = message.heard_receiver

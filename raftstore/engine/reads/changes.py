@@ -40,6 +40,7 @@ from raftstore.protocol.changes import (
     Changes,
     ChangesAnswer,
 )
+from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_expire, decode_with_ttl
 from raftstore.protocol.message import Message, failed
 from raftstore.protocol.payload import decode_conditional, encode_rows
 from raftstore.protocol.records import Record
@@ -53,6 +54,8 @@ PIECE_BITS: Final = 24
 """``sub`` is a chunk's number and, in so many bits below it, the number of a piece."""
 PIECES_MAX: Final = 1_000
 """Of one answer: records may be of one row each, and chunks, too."""
+ROW_KINDS: Final = (*WITHOUT_TTL, *WITHOUT_TTL.values(), RecordKind.EXPIRE)
+"""Kinds of records that occupy as many seqs as they may change rows."""
 ENDS_BYTES_MAX: Final = 256 * KIB
 """Payload bytes that counting rows looks at in one request."""
 
@@ -178,19 +181,47 @@ class ChangeFeeds:
         return found
 
     def _pieces(self, runner: ChannelRunner, record: Record, sub: int) -> Iterator[_Found]:
-        kind = record.kind
+        kind, ttl_ms, payload = record.kind, 0, record.payload
+        if kind in WITHOUT_TTL:
+            ttl_ms, rest = decode_with_ttl(payload)
+            kind, payload = WITHOUT_TTL[kind], bytes(rest)
+        expires_ms = record.timestamp_ms + ttl_ms if ttl_ms else 0
         if kind is RecordKind.ROWS:
-            piece = ChangePiece(record.last_seq, record.timestamp_ms, record.payload)
+            piece = ChangePiece(
+                record.last_seq, record.timestamp_ms, payload, expires_ms=expires_ms
+            )
             yield _Found(piece, record.rows, 0)
         elif kind is RecordKind.CONDITIONAL:
             outcome = self._outcome(runner, record)
             # S10: decided when it was applied, by the rows of then.
             if outcome == HELD:
-                key, sealed, _ = decode_conditional(record.payload)
-                payload = encode_rows(((key, sealed),))
-                yield _Found(ChangePiece(record.last_seq, record.timestamp_ms, payload), 1, 0)
+                key, sealed, _ = decode_conditional(payload)
+                rows = encode_rows(((key, sealed),))
+                piece = ChangePiece(
+                    record.last_seq, record.timestamp_ms, rows, expires_ms=expires_ms
+                )
+                yield _Found(piece, 1, 0)
         elif kind is RecordKind.BATCH_APPLY:
             yield from self._batch(runner, record, sub)
+        elif kind is RecordKind.EXPIRE:
+            yield from self._expired(runner, record)
+
+    def _expired(self, runner: ChannelRunner, record: Record) -> Iterator[_Found]:
+        """Rows that an EXPIRE record removed; of some keys it names there was another row."""
+        until_ms, keys = decode_expire(record.payload)
+        if not keys:
+            return
+        # Where nothing is written down, all that it names had expired (``expiry.expire``).
+        outcome = outcome_at(AppliedState(self._tables, runner.channel), record.last_seq)
+        piece = ChangePiece(
+            record.last_seq,
+            record.timestamp_ms,
+            encode_rows((key, None) for key in keys),
+            bits=b"" if outcome is None else outcome.data,
+            expired=True,
+            expires_ms=until_ms,
+        )
+        yield _Found(piece, len(keys), 0)
 
     # --- micro-batches ----------------------------------------------------------------------------
 
@@ -212,7 +243,10 @@ class ChangeFeeds:
                 bits = outcome.data if header.mode == INSERT else b""
                 payload = payload if header.mode == INSERT else outcome.data
                 more = outcome.more
-            made = self._piece(record, batch, payload, bits, truncate=truncates)
+            expires_ms = record.timestamp_ms + header.ttl_ms if header.ttl_ms else 0
+            made = self._piece(
+                record, batch, payload, bits, truncate=truncates, expires_ms=expires_ms
+            )
             number, piece = (number, piece + 1) if more else (number + 1, 0)
             is_over = number == len(batch.chunks)
             yield _Found(made, chunk.rows, 0 if is_over else number << PIECE_BITS | piece)
@@ -234,7 +268,13 @@ class ChangeFeeds:
 
     @staticmethod
     def _piece(
-        record: Record, batch: AppliedBatch, rows: bytes, bits: bytes = b"", *, truncate: bool
+        record: Record,
+        batch: AppliedBatch,
+        rows: bytes,
+        bits: bytes = b"",
+        *,
+        truncate: bool,
+        expires_ms: int = 0,
     ) -> ChangePiece:
         return ChangePiece(
             record.last_seq,
@@ -244,6 +284,7 @@ class ChangeFeeds:
             truncate=truncate,
             writer=batch.writer,
             batch_id=batch.batch_id,
+            expires_ms=expires_ms,
         )
 
     def _outcome(
@@ -281,7 +322,7 @@ class ChangeFeeds:
 
     def _rows_of(self, channel: ChannelId, record: Record) -> int:
         """Rows that a record may have changed; a micro-batch is never cut in two."""
-        if record.kind in (RecordKind.ROWS, RecordKind.CONDITIONAL):
+        if record.kind in ROW_KINDS:
             return record.rows
         if record.kind is RecordKind.BATCH_APPLY:
             batch = self._applied(channel, record)

@@ -68,6 +68,7 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_scrub_damages_total", (), float(healing.scrubber.damages_total)
     yield "raftstore_tables_healed_total", (), float(healing.table_repairs.healed_total)
     yield "raftstore_logs_healed_total", (), float(healing.log_repairs.healed_total)
+    yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
 

@@ -21,6 +21,7 @@ from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.replica_lag import ReplicaLagGuard
 from raftstore.engine.reads.reader import Reader
 from raftstore.engine.reports.events import EventRing
+from raftstore.engine.retention.expirer import Expirer
 from raftstore.engine.retention.retention import Retention
 from raftstore.engine.snapshots.service import ReplicaSnapshots
 from raftstore.ports.log import MessageLog
@@ -47,6 +48,7 @@ class NodeParts:
     lag_guard: ReplicaLagGuard
     retention: Retention
     healing: Healing
+    expirer: Expirer
     snapshots: ReplicaSnapshots
     step_downs: StepDownLimit
     guard: StorageGuard

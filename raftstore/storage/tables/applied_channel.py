@@ -26,10 +26,16 @@ class AppliedChannel:
         "unflushed",
         "marked_seq",
         "truncated",
+        "time_ms",
     )
 
     def __init__(
-        self, channel: ChannelId, machine: StateMachine, applied: History, marked: History
+        self,
+        channel: ChannelId,
+        machine: StateMachine,
+        applied: History,
+        marked: History,
+        time_ms: int = 0,
     ) -> None:
         self.channel = channel
         self.machine = machine
@@ -45,6 +51,10 @@ class AppliedChannel:
         """Record that a crash left in pieces: nothing is served until it is applied."""
         self.truncated: bytes | None = None
         """Where the truncating piece applied last ended; written before it is reported."""
+        self.time_ms = time_ms
+        """The channel time behind the record computed last (``state_machines.expiry``); 0: no row
+        ever had an expiry. It moves before what moved it can be read, so a snapshot of a channel
+        for which it is 0 holds no such row."""
 
     def queue(self, records: Sequence[Record]) -> None:
         """Count records as queued; raise PersistError if they do not follow what was."""

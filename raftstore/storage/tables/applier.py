@@ -19,12 +19,13 @@ from raftstore.config import MIB
 from raftstore.errors import StorageError
 from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row
 from raftstore.ports.tables import Answers, Conflicts, Piece
+from raftstore.protocol.lifetimes import LIFETIME_KINDS
 from raftstore.protocol.records import Record
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.apply_queue import ApplyPiece, ApplyQueue, ApplyRecords, Job
 from raftstore.storage.tables.channel_database import WriteBatch
-from raftstore.storage.tables.keys import SEQ_BYTES, applied_key, encode_applied
+from raftstore.storage.tables.keys import applied_key, encode_applied, row_head
 from raftstore.storage.tables.pieces import PieceWriter, put_state
 from raftstore.storage.worker import Post, failure_of
 from raftstore.types import ChannelId, History, RecordKind, Seq
@@ -234,7 +235,7 @@ class Applier:
             # Only now: a read of the machine starts a new one.
             batch = self._batch_of(state.channel)
             put, prefix = batch.put, state.prefix
-            stamp = record.last_seq.to_bytes(SEQ_BYTES, "big")
+            stamp = row_head(record.last_seq, result.expires_ms)
             self._is_taking_writes = True
             for key, value in result.writes:
                 if value is None:
@@ -265,6 +266,11 @@ class Applier:
         read = partial(self._read, state)
         if record.kind in STATE_KINDS and state.batches is not None:
             return state.batches.apply_state(record, read, _State(self, state.channel))
+        if state.batches is not None and (state.time_ms or record.kind in LIFETIME_KINDS):
+            result = state.batches.apply_with_lifetimes(record, read, _State(self, state.channel))
+            # Before anybody can read what it writes: readers look here whether rows may expire.
+            state.time_ms = result.time_ms or state.time_ms
+            return result
         return state.machine.apply(record, read)
 
     def _apply_piece(self, job: ApplyPiece) -> None:

@@ -8,21 +8,24 @@ channels start with a random UUID, so the all-zero id is free for the store's ow
 a channel's keys is the order of the row keys' bytes.
 
 A row's value is ``[seq u64][sealed value]``: the last seq of the record that wrote it, and the
-value under the seal of its writer (``raftstore.rows.sealing``). The applied position is ``[seq
-u64][term u64][crc u32]`` and is written in the same WriteBatch as the rows it counts (S10); with
-the term, an applied position beyond the log's end tells which record the log lost. The mark of a
-record in pieces has the same form. A value of the state is stored under a seal over its key, the
-tag included.
+value under the seal of its writer (``raftstore.rows.sealing``). The highest bit of the seq, which
+no seq reaches, tells that the row has an expiry: ``[seq u64][expiry in ms u64][sealed value]``. The
+applied position is ``[seq u64][term u64][crc u32]`` and is written in the same WriteBatch as the
+rows it counts (S10); with the term, an applied position beyond the log's end tells which record the
+log lost. The mark of a record in pieces has the same form. A value of the state is stored under a
+seal over its key, the tag included.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from struct import Struct
 from typing import Final
 from zlib import crc32
 
 from raftstore.errors import CorruptRecordError
+from raftstore.ports.machine import is_expired
 from raftstore.types import CHANNEL_ID_BYTES, ChannelId, History, Seq, Term
 
 POSITION: Final = b"\x00"
@@ -46,6 +49,36 @@ CONTENT_DIGEST_BYTES: Final = 16
 
 _APPLIED: Final = Struct(">QQI")
 _ROW_SIZES: Final = Struct(">IIQ")
+_EXPIRING: Final = Struct(">QQ")
+_EXPIRES_BIT: Final = 1 << 63
+_EXPIRES_BYTE: Final = b"\x80"
+
+
+def row_head(seq: Seq, expires_ms: int = 0) -> bytes:
+    """Return what is stored before a row's sealed value."""
+    if expires_ms:
+        return _EXPIRING.pack(seq | _EXPIRES_BIT, expires_ms)
+    return seq.to_bytes(SEQ_BYTES, "big")
+
+
+def split_row(stored: bytes) -> tuple[Seq, int, bytes]:
+    """Return seq, expiry (0: none) and sealed value of a row as it is stored."""
+    if stored[:1] >= _EXPIRES_BYTE and len(stored) >= _EXPIRING.size:
+        seq, expires_ms = _EXPIRING.unpack_from(stored)
+        return Seq(seq ^ _EXPIRES_BIT), expires_ms, stored[_EXPIRING.size :]
+    return Seq(int.from_bytes(stored[:SEQ_BYTES], "big")), 0, stored[SEQ_BYTES:]
+
+
+def shown(pairs: Iterable[tuple[bytes, bytes]], time_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    """The stored rows that have not expired at this channel time, as if they had no expiry."""
+    for key, stored in pairs:
+        if stored[:1] >= _EXPIRES_BYTE:
+            seq, expires_ms, sealed = split_row(stored)
+            if is_expired(expires_ms, time_ms):
+                continue
+            yield key, row_head(seq) + sealed
+        else:
+            yield key, stored
 
 
 def applied_key(channel: ChannelId) -> bytes:
@@ -103,9 +136,13 @@ class ContentHasher:
         self.rows = 0
         self._has_state = False
 
-    def add(self, key: bytes, sealed: bytes, seq: Seq) -> None:
+    def add(self, key: bytes, sealed: bytes, seq: Seq, expires_ms: int = 0) -> None:
         """Take in the next row."""
-        self._hash.update(_ROW_SIZES.pack(len(key), len(sealed), seq))
+        if expires_ms:
+            self._hash.update(_ROW_SIZES.pack(len(key), len(sealed), seq | _EXPIRES_BIT))
+            self._hash.update(expires_ms.to_bytes(SEQ_BYTES, "big"))
+        else:
+            self._hash.update(_ROW_SIZES.pack(len(key), len(sealed), seq))
         self._hash.update(key)
         self._hash.update(sealed)
         self.rows += 1

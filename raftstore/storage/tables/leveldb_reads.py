@@ -18,11 +18,12 @@ from typing import Any, Final
 from zlib import crc32
 
 from raftstore.errors import CorruptRecordError, PersistError, StorageError
-from raftstore.ports.machine import Row
+from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage
-from raftstore.ports.tables import SealedPage
+from raftstore.ports.tables import Counted, SealedPage
 from raftstore.rows.sealing import SEAL_BYTES, check_seal, unseal
+from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.keys import (
     MARKER,
     ROWS_TAG,
@@ -36,6 +37,8 @@ from raftstore.storage.tables.keys import (
     marker_key,
     rows_end,
     rows_prefix,
+    shown,
+    split_row,
 )
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, is_damage, translate
 from raftstore.storage.tables.tables_directory import ask_for_rebuild
@@ -75,7 +78,7 @@ class LevelDbReads:
     # --- rows -------------------------------------------------------------------------------------
 
     def row(self, source: Any, channel: ChannelId, key: bytes) -> Row | None:
-        """One row; raises CorruptRecordError if its checksum is wrong."""
+        """One row, expired or not; raises CorruptRecordError if its checksum is wrong."""
         if self._failure is not None:
             self.check()
         try:
@@ -85,15 +88,22 @@ class LevelDbReads:
         return None if stored is None else self.unsealed(channel, key, stored)
 
     def some(
-        self, source: Any, channel: ChannelId, keys: Sequence[bytes], bytes_max: int
+        self,
+        source: Any,
+        channel: ChannelId,
+        keys: Sequence[bytes],
+        bytes_max: int,
+        time_ms: int,
     ) -> tuple[list[bytes | None], list[Seq], int]:
-        """The rows of the keys, each checked, up to the one that goes beyond the bytes: sealed
-        values, seqs and size, as in ``FoundRows``."""
+        """The rows of the keys that have not expired at this channel time, each checked, up to the
+        one that goes beyond the bytes: sealed values, seqs and size, as in ``FoundRows``."""
         values, seqs = list[bytes | None](), list[Seq]()
         size, prefix = 0, rows_prefix(channel)
         try:
             for key in keys:
                 stored = source.get(prefix + key, verify_checksums=True)
+                if time_ms and stored is not None:
+                    stored = next((row for _, row in shown(((key, stored),), time_ms)), None)
                 if stored is None:
                     values.append(None)
                     seqs.append(Seq(0))
@@ -110,9 +120,15 @@ class LevelDbReads:
         return values, seqs, size
 
     def rows(
-        self, source: Any, channel: ChannelId, *, start: bytes = b"", stop: bytes = b""
+        self,
+        source: Any,
+        channel: ChannelId,
+        *,
+        start: bytes = b"",
+        stop: bytes = b"",
+        time_ms: int = 0,
     ) -> Generator[Row, None, None]:
-        """Rows of [start, stop), each checked."""
+        """Rows of [start, stop) that have not expired at this channel time, each checked."""
         prefix = rows_prefix(channel)
         end = prefix + stop if stop else rows_end(channel)
         try:
@@ -120,14 +136,25 @@ class LevelDbReads:
                 start=prefix + start, stop=end, verify_checksums=True, fill_cache=False
             ) as rows:
                 for key, stored in rows:
-                    yield self.unsealed(channel, key[len(prefix) :], stored)
+                    row = self.unsealed(channel, key[len(prefix) :], stored)
+                    if not is_expired(row.expires_ms, time_ms):
+                        yield row
         except DATABASE_ERRORS as error:
             raise self.failed(error, channel) from error
 
     def sealed_page(
-        self, source: Any, channel: ChannelId, start: bytes, stop: bytes, limit: int, bytes_max: int
+        self,
+        source: Any,
+        channel: ChannelId,
+        start: bytes,
+        stop: bytes,
+        limit: int,
+        bytes_max: int,
+        *,
+        time_ms: int,
     ) -> SealedPage:
-        """A page of rows, each checked, as they are stored: one loop, as they are many."""
+        """A page of rows that have not expired at this channel time, each checked, as they are
+        stored: one loop, as they are many."""
         self.check()
         prefix = rows_prefix(channel)
         end = prefix + stop if stop else rows_end(channel)
@@ -137,7 +164,8 @@ class LevelDbReads:
             with source.iterator(
                 start=prefix + start, stop=end, verify_checksums=True, fill_cache=False
             ) as rows:
-                for stored_key, stored in islice(rows, limit + 1):
+                live = shown(rows, time_ms) if time_ms else rows
+                for stored_key, stored in islice(live, limit + 1):
                     key = stored_key[cut:]
                     seq, checksum = _seq_and_seal(stored)
                     # What check_seal does: calling it for each row would take a tenth of the page.
@@ -208,7 +236,7 @@ class LevelDbReads:
 
     def _check_pair(self, channel: ChannelId, key: bytes, stored: bytes) -> None:
         if key.startswith(ROWS_TAG):
-            check_seal(key[len(ROWS_TAG) :], stored[SEQ_BYTES:])
+            check_seal(key[len(ROWS_TAG) :], split_row(stored)[2])
         elif key >= STATE_START and key != MARKER:
             check_seal(key, stored)
         else:
@@ -216,13 +244,39 @@ class LevelDbReads:
 
     def unsealed(self, channel: ChannelId, key: bytes, stored: bytes) -> Row:
         """The row with its seal checked and taken off."""
+        seq, expires_ms, sealed = split_row(stored)
         try:
-            value = unseal(key, stored[SEQ_BYTES:])
+            value = unseal(key, sealed)
         except CorruptRecordError as error:
             raise self.failed(error, channel) from error
-        return Row(key, value, Seq(int.from_bytes(stored[:SEQ_BYTES], "big")))
+        return Row(key, value, seq, expires_ms)
+
+    def count(
+        self, source: Any, channel: ChannelId, start: bytes, stop: bytes, limit: int, time_ms: int
+    ) -> Counted:
+        """Count rows of [start, stop) that have not expired at this channel time, at most ``limit``
+        of them; values are not looked at, but for an expiry where rows have one."""
+        self.check()
+        prefix = rows_prefix(channel)
+        end = prefix + stop if stop else rows_end(channel)
+        options = {"verify_checksums": True, "fill_cache": False, "include_value": time_ms > 0}
+        try:
+            with source.iterator(start=prefix + start, stop=end, **options) as found:
+                keys = (key for key, _ in shown(found, time_ms)) if time_ms else found
+                rows = sum(1 for _ in islice(keys, limit - 1))
+                last = next(keys, None)
+        except DATABASE_ERRORS as error:
+            raise self.failed(error, channel) from error
+        if last is None:
+            return Counted(rows, None)
+        # The lowest key above the last one counted: nothing is between a key and key + NUL.
+        return Counted(rows + 1, last[len(prefix) :] + b"\0")
 
     # --- what is beside the rows ------------------------------------------------------------------
+
+    def channel_time(self, source: Any, channel: ChannelId) -> int:
+        """The channel time, by which rows have expired; 0: none ever had an expiry."""
+        return channel_time(lambda key: self.state_get(source, channel, key))
 
     def position(self, source: Any, channel: ChannelId) -> History:
         """The applied position: written in one batch with the rows (S10)."""
@@ -253,7 +307,7 @@ class LevelDbReads:
         applied = self.position(source, channel)
         hasher = ContentHasher()
         for row in self.rows(source, channel):
-            hasher.add(row.key, row.value, row.seq)
+            hasher.add(row.key, row.value, row.seq, row.expires_ms)
         for key, value in self._state(source, channel, STATE_START, STATE_END):
             hasher.add_state(key, value)
         return hasher.digest(), hasher.rows, applied.seq

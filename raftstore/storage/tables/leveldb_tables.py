@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
-from raftstore.ports.machine import Row, StateMachine
+from raftstore.ports.machine import Row, StateMachine, is_expired
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import Barrier, BarrierDone, FoundRows, Page, Piece, ReadDone
 from raftstore.protocol.records import Record
@@ -209,7 +209,8 @@ class LevelDbTables:
             if self._making is not None:
                 database.prepare(self._making.submit)
         position, marked = self.stored_position(channel), self.stored_marker(channel)
-        self._channels[channel] = AppliedChannel(channel, machine, position, marked)
+        time_ms = self._reads.channel_time(self._present(channel), channel)
+        self._channels[channel] = AppliedChannel(channel, machine, position, marked, time_ms)
         return position.seq
 
     def applied_seq(self, channel: ChannelId) -> Seq:
@@ -232,6 +233,11 @@ class LevelDbTables:
             label = piece.version if self.unserved_until(channel) == 0 else -1
             self._views.show(channel, self._shared(channel), label)
         self._applier.enqueue_piece(state, piece)
+
+    def channel_time(self, channel: ChannelId) -> int:
+        """About the channel time of what is applied, never less than readers see; 0: none."""
+        state = self._channels.get(channel)
+        return 0 if state is None else state.time_ms
 
     def truncated(self, channel: ChannelId) -> bytes | None:
         """Where the truncating piece applied last ended; None: no row is left."""
@@ -262,7 +268,13 @@ class LevelDbTables:
 
     def get(self, channel: ChannelId, key: bytes) -> Row | None:
         """One row; raises CorruptRecordError if its checksum is wrong."""
-        return self._reads.row(self._source(channel), channel, key)
+        row = self._reads.row(self._source(channel), channel, key)
+        # The channel time is that of now or later: what it does not hide, is not hidden now.
+        if row is None or not is_expired(row.expires_ms, self._channels[channel].time_ms):
+            return row
+        with closing(self.snapshot(channel)) as snapshot:
+            found = snapshot.page(key, key + b"\0", 1).rows
+            return found[0] if found else None
 
     def get_many(self, channel: ChannelId, keys: Sequence[bytes], bytes_max: int) -> FoundRows:
         """Several rows of one applied state, and the applied seq of it.
@@ -273,12 +285,14 @@ class LevelDbTables:
         self._reads.check()
         view = self._views.shown.get(channel)
         if view is not None:  # Whatever is written meanwhile, and however little was asked for.
-            found = self._reads.some(view.snapshot, channel, keys, bytes_max)
+            time_ms = self._time_in(channel, view.snapshot)
+            found = self._reads.some(view.snapshot, channel, keys, bytes_max, time_ms)
             return FoundRows(*found, view.applied.seq)
         state = self._channels[channel]
         applied_seq = state.applied.seq
         if state.queued_seq == applied_seq:
-            found = self._reads.some(self._databases[channel].source, channel, keys, bytes_max)
+            source = self._databases[channel].source
+            found = self._reads.some(source, channel, keys, bytes_max, state.time_ms)
             return FoundRows(*found, applied_seq)
         if len(keys) == 1:
             row = self.get(channel, keys[0])
@@ -288,7 +302,9 @@ class LevelDbTables:
                 return FoundRows([sealed], [row.seq], row.size, max(applied_seq, row.seq))
         with self._databases[channel].source.snapshot() as snapshot:
             applied_seq = self._reads.position(snapshot, channel).seq
-            return FoundRows(*self._reads.some(snapshot, channel, keys, bytes_max), applied_seq)
+            time_ms = self._time_in(channel, snapshot)
+            found = self._reads.some(snapshot, channel, keys, bytes_max, time_ms)
+            return FoundRows(*found, applied_seq)
 
     def scan(
         self,
@@ -305,13 +321,13 @@ class LevelDbTables:
     def snapshot(self, channel: ChannelId) -> LevelDbSnapshot:
         """The applied state as it is now."""
         self._reads.check()
-        return self._snapshots.snapshot(channel, self._shared(channel))
+        return self._snapshot_of(channel, self._shared(channel))
 
     def snapshot_at(self, channel: ChannelId, version: int) -> LevelDbSnapshot | None:
         """The kept state with this label; None: it is not kept."""
         self._reads.check()
         view = self._views.at(channel, version)
-        return None if view is None else self._snapshots.snapshot(channel, view.share())
+        return None if view is None else self._snapshot_of(channel, view.share())
 
     def versions(self, channel: ChannelId) -> tuple[int, ...]:
         """Labels of the kept states, oldest first."""
@@ -538,6 +554,16 @@ class LevelDbTables:
         if view is not None:
             return view.share()
         return self._databases[channel].share(partial(self._reads.position, channel=channel))
+
+    def _snapshot_of(self, channel: ChannelId, shared: Shared) -> LevelDbSnapshot:
+        time_ms = self._time_in(channel, shared.snapshot)
+        return self._snapshots.snapshot(channel, shared, time_ms)
+
+    def _time_in(self, channel: ChannelId, snapshot: Any) -> int:
+        """The channel time of a snapshot that was taken before."""
+        if not self._channels[channel].time_ms:
+            return 0  # no row had an expiry when the snapshot was taken
+        return self._reads.channel_time(snapshot, channel)
 
     def _source(self, channel: ChannelId) -> Any:
         """Where reads of the channel's present state look; loop thread."""

@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from operator import lt
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftstore import faults
 from raftstore.config import MIB
-from raftstore.ports.machine import Row
+from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.tables import Piece
 from raftstore.rows.sealing import SEAL_BYTES, seal
+from raftstore.state_machines.expiry import UNTOLD_MS, moved, stored_time
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.channel_database import WriteBatch
-from raftstore.storage.tables.keys import SEQ_BYTES, applied_key, encode_applied, marker_key
-from raftstore.types import ChannelId, History
+from raftstore.storage.tables.keys import applied_key, encode_applied, marker_key, row_head
+from raftstore.types import ChannelId, History, Seq
 
 SLICE_BYTES_MAX: Final = 1 * MIB
 """Bytes of keys and values in one atomic batch, but for a last row and the changes of state."""
@@ -32,6 +33,15 @@ TRUNCATED_ROWS_MAX: Final = 65_536
 """Rows that one piece removes: others' records are applied between the pieces."""
 
 Change = tuple[bytes, bytes | None]
+
+
+class PieceRows(NamedTuple):
+    """The rows of a piece in key order, and what has to be in the state before any of them: what
+    became of the chunks. ``expires_ms``: of those of the rows that expire."""
+
+    changes: list[Change]
+    outcomes: list[Change]
+    expires_ms: dict[bytes, int]
 
 
 def put_state(batch: WriteBatch, channel: ChannelId, writes: Iterable[Change]) -> None:
@@ -48,14 +58,15 @@ def rows_of_piece(
     piece: Piece,
     get: Callable[[ChannelId, bytes], Row | None],
     state_get: Callable[[ChannelId, bytes], bytes | None],
-) -> tuple[list[Change], list[Change]]:
-    """The rows of a piece in key order, which LevelDB likes best; the last one of a key counts.
-
-    And what has to be in the state before any of them: what became of the chunks.
-    """
+) -> PieceRows:
+    """The rows of a piece in key order, which LevelDB likes best; the last one of a key counts."""
     machine, seq = state.batches, piece.record.last_seq
     rows: list[Change] = []
     outcomes: list[Change] = []
+    expires_of: dict[bytes, int] = {}
+    if any(piece.ttls_ms) and not state.time_ms:
+        state.time_ms = UNTOLD_MS
+        outcomes.append(stored_time(UNTOLD_MS))
     newest: dict[bytes, bytes | None] = {}
     get_state = partial(state_get, state.channel)
     seen = 0
@@ -66,7 +77,9 @@ def rows_of_piece(
             newest.update(rows[seen:])
             seen = len(rows)
         if key not in newest:
-            return get(state.channel, key)
+            # S10: by the channel time before the record, which a second run finds again.
+            row = get(state.channel, key)
+            return None if row is None or is_expired(row.expires_ms, state.time_ms) else row
         sealed = newest[key]
         return None if sealed is None else Row(key, sealed[SEAL_BYTES:], seq)
 
@@ -76,7 +89,26 @@ def rows_of_piece(
             written = machine.rows_of((seq, number), mode, payload, read, get_state)
             outcomes += machine.outcomes_of((seq, number), mode, payload, written, get_state)
             rows += written
-    return _in_key_order(rows), outcomes
+            if piece.ttls_ms:
+                ttl_ms = piece.ttls_ms[number - piece.first_chunk]
+                expires_ms = piece.record.timestamp_ms + ttl_ms if ttl_ms else 0
+                expires_of.update((key, expires_ms) for key, _ in written)
+    return PieceRows(_in_key_order(rows), outcomes, expires_of)
+
+
+def index_of_row(
+    state: AppliedChannel,
+    change: Change,
+    expires_ms: int,
+    get: Callable[[ChannelId, bytes], Row | None],
+) -> tuple[Change, ...]:
+    """Changes of the index of expiries that belong into one atomic batch with that of a row."""
+    if not state.time_ms:
+        return ()  # no row of the channel ever had an expiry
+    key, sealed = change
+    row = get(state.channel, key)
+    before_ms = 0 if row is None else row.expires_ms
+    return moved(key, before_ms, 0 if sealed is None else expires_ms)
 
 
 def _in_key_order(rows: list[Change]) -> list[Change]:
@@ -114,10 +146,12 @@ class PieceWriter:
         outcomes: list[Change] = []
         if piece.truncate_from is not None:
             changes: Iterable[Change] = self._removals(state, piece.truncate_from)
+            expires_of = dict[bytes, int]()
         else:
-            changes, outcomes = rows_of_piece(state, piece, self._get, self._state_get)
+            found = rows_of_piece(state, piece, self._get, self._state_get)
+            changes, outcomes, expires_of = found
         record, channel = piece.record, state.channel
-        prefix, stamp = state.prefix, record.last_seq.to_bytes(SEQ_BYTES, "big")
+        prefix, stamp = state.prefix, row_head(record.last_seq)
         position = History(record.term, record.last_seq)
         is_begun = not piece.first
         batch, size = self._new_batch(channel), 0
@@ -128,16 +162,16 @@ class PieceWriter:
                 batch, size = self._new_batch(channel), 0
             put_state(batch, channel, (outcome,))
             size += len(outcome[1] or b"")
-        put, delete = batch.put, batch.delete
+        put = batch.put
         for key, value in changes:
             if size >= SLICE_BYTES_MAX:
                 self._write_slice(batch, state, position, is_begun=is_begun)
                 is_begun = True
                 batch, size = self._new_batch(channel), 0
-                put, delete = batch.put, batch.delete
-            if value is None:
-                delete(prefix + key)
-                size += len(key)
+                put = batch.put
+            if value is None or state.time_ms:
+                expires_ms = expires_of.get(key, 0)
+                size += self._put_row(batch, state, record.last_seq, (key, value), expires_ms)
             else:
                 put(prefix + key, stamp + value)
                 size += len(key) + len(value)
@@ -152,6 +186,18 @@ class PieceWriter:
         self._write_batch(batch)
         faults.reach("batch.after-apply")
         state.applied = state.unflushed = position
+
+    def _put_row(
+        self, batch: WriteBatch, state: AppliedChannel, seq: Seq, change: Change, expires_ms: int
+    ) -> int:
+        """Take a row that is removed, or may expire, into a batch; return its bytes."""
+        key, value = change
+        put_state(batch, state.channel, index_of_row(state, change, expires_ms, self._get))
+        if value is None:
+            batch.delete(state.prefix + key)
+            return len(key)
+        batch.put(state.prefix + key, row_head(seq, expires_ms) + value)
+        return len(key) + len(value)
 
     def _write_slice(
         self, batch: WriteBatch, state: AppliedChannel, position: History, *, is_begun: bool

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from threading import Event
 
@@ -23,8 +22,6 @@ from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage
 from raftstore.ports.tables import Counted, Page, ReadDone, SealedPage
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
-from raftstore.storage.tables.keys import rows_end, rows_prefix
-from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.views import Shared
 from raftstore.storage.worker import Worker
@@ -40,11 +37,14 @@ class LevelDbSnapshot:
         shared: Shared,
         channel: ChannelId,
         on_close: Callable[[LevelDbSnapshot], None],
+        time_ms: int,
     ) -> None:
         self._reads = reads
         self._shared = shared
         self._channel = channel
         self._on_close = on_close
+        self._time_ms = time_ms
+        """The channel time of the state: rows that have expired by it are not shown."""
         self._is_closed = False
         self.applied: History = shared.applied
         self.applied_seq: Seq = shared.applied.seq
@@ -55,7 +55,10 @@ class LevelDbSnapshot:
         found: list[Row] = []
         size, more = 0, False
         source = self._shared.snapshot
-        with closing(self._reads.rows(source, self._channel, start=start, stop=stop)) as rows:
+        found_rows = self._reads.rows(
+            source, self._channel, start=start, stop=stop, time_ms=self._time_ms
+        )
+        with closing(found_rows) as rows:
             for row in rows:
                 size += row.size
                 is_full = bytes_max is not None and size > bytes_max
@@ -68,7 +71,9 @@ class LevelDbSnapshot:
     def sealed_page(self, start: bytes, stop: bytes, limit: int, bytes_max: int) -> SealedPage:
         """The same page, each seal checked and left on."""
         source = self._shared.snapshot
-        return self._reads.sealed_page(source, self._channel, start, stop, limit, bytes_max)
+        return self._reads.sealed_page(
+            source, self._channel, start, stop, limit, bytes_max, time_ms=self._time_ms
+        )
 
     def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
         """All that the table consists of behind the key ``after``, each checked."""
@@ -84,25 +89,8 @@ class LevelDbSnapshot:
 
     def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
         """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
-        self._reads.check()
-        prefix = rows_prefix(self._channel)
-        end = prefix + stop if stop else rows_end(self._channel)
-        try:
-            with self._shared.snapshot.iterator(
-                start=prefix + start,
-                stop=end,
-                include_value=False,
-                verify_checksums=True,
-                fill_cache=False,
-            ) as keys:
-                rows = sum(1 for _ in islice(keys, limit - 1))
-                last = next(keys, None)
-        except DATABASE_ERRORS as error:
-            raise self._reads.failed(error, self._channel) from error
-        if last is None:
-            return Counted(rows, None)
-        # The lowest key above the last one counted: nothing is between a key and key + NUL.
-        return Counted(rows + 1, last[len(prefix) :] + b"\0")
+        source = self._shared.snapshot
+        return self._reads.count(source, self._channel, start, stop, limit, self._time_ms)
 
     def close(self) -> None:
         """Release it after its last read; closing it again does nothing."""
@@ -127,9 +115,9 @@ class SnapshotReads:
         """Note in ``stalls`` when the database at ``path`` is read on the thread, from now on."""
         self._stalls, self._path = stalls, path
 
-    def snapshot(self, channel: ChannelId, shared: Shared) -> LevelDbSnapshot:
-        """One reader's own, of a state that is shared with it."""
-        made = LevelDbSnapshot(self._reads, shared, channel, self._forget)
+    def snapshot(self, channel: ChannelId, shared: Shared, time_ms: int = 0) -> LevelDbSnapshot:
+        """One reader's own, of a state with this channel time that is shared with it."""
+        made = LevelDbSnapshot(self._reads, shared, channel, self._forget, time_ms)
         self._open[id(made)] = made
         return made
 

@@ -71,7 +71,7 @@ class Bench:
         parts.identity = SimpleNamespace(members=((PEER, "host-b:1"), (OTHER, "host-c:1")))
         for name in (
             "_idle", "batches", "controller", "drain", "events", "hashes", "inbox",
-            "repairs", "retention", "snapshots", "views",
+            "repairs", "retention", "expirer", "snapshots", "views",
         ):  # fmt: skip
             setattr(parts, name, self._part(name))
 
@@ -252,8 +252,8 @@ def test_timer_runs_whatever_may_be_due(due_ms: int, is_due: bool) -> None:
     bench.watch.__dict__["due_ms"] = due_ms
     calls = bench.of(lambda node: node.on_timer(NOW))
     watch = [("watch.on_timer", NOW)] if is_due else []
-    later = ["_idle", "reader", "controller", "hashes", "repairs", "retention", "snapshots"]
-    later += ["failovers", "batches"]
+    later = ["_idle", "reader", "controller", "hashes", "repairs", "retention", "expirer"]
+    later += ["snapshots", "failovers", "batches"]
     others = [(f"{part}.on_timer", NOW) for part in later]
     assert calls == [("_schedule.on_timer", NOW), *watch, *others]
 

@@ -44,13 +44,15 @@ def test_every_kind_and_format_since_the_first_version_has_a_level() -> None:
 @pytest.mark.parametrize("kind", sorted(LEVEL_OF_KIND))
 def test_newer_kind_is_refused_until_every_node_reads_it(kind: RecordKind) -> None:
     """The text names the nodes that are behind, and no other."""
-    text = why_kind_is_too_new(kind, {N1: 1, N2: 0, N3: 0})
+    needed = LEVEL_OF_KIND[kind]
+    text = why_kind_is_too_new(kind, {N1: needed, N2: needed - 1, N3: 0})
     assert text is not None
-    assert "n2 is at level 0, n3 is at level 0; upgrade these nodes" in text
+    assert f"n2 is at level {needed - 1}, n3 is at level 0; upgrade these nodes" in text
     assert "n1" not in text
-    assert ("isolation=row" in text) == (kind is not RecordKind.BATCH_MARK)
+    assert ("isolation=row" in text) == (needed == 1 and kind is not RecordKind.BATCH_MARK)
+    assert ("without a lifetime" in text) == (needed == 5)
     assert why_kind_is_too_new(kind, {}) is not None
-    assert why_kind_is_too_new(kind, {N1: 1, N2: 2}) is None
+    assert why_kind_is_too_new(kind, {N1: needed, N2: needed + 1}) is None
 
 
 @pytest.mark.parametrize("kind", sorted(FIRST_KINDS))

@@ -10,6 +10,7 @@ from msgspec.structs import fields
 
 from raftstore.errors import CorruptRecordError, DecodeError, NewerFormatError
 from raftstore.protocol.batches import ApplyBatch, ChannelPart
+from raftstore.protocol.lifetimes import TTL_MS_MAX
 from raftstore.protocol.payload import WRITER_BYTES_MAX, encode_rows
 from raftstore.protocol.staged import (
     BatchApply,
@@ -40,6 +41,7 @@ BATCH = BatchApply(5, 4, "orders", 9, 3, 0, ((1, 17),), ChannelPart(0, 1, 2, 40,
         task_attempt_id=st.integers(0, 2**63 - 1),
         number=st.integers(0, 2**32 - 1),
         mode=st.sampled_from([0, 1, 2]),
+        ttl_ms=st.just(0) | st.integers(1, TTL_MS_MAX),
     )
 )
 def test_staged_chunk_is_read_as_it_was_written(header: ChunkHeader) -> None:
@@ -63,6 +65,7 @@ def test_staged_chunk_is_read_as_it_was_written(header: ChunkHeader) -> None:
         (encode_staged(HEADER._replace(writer="x" * 257), ROWS), 2, "1 to 256 bytes"),
         (encode_staged(HEADER._replace(attempt=0), ROWS), 2, "of attempt 0"),
         (encode_staged(HEADER._replace(mode=3), ROWS), 2, "mode 3"),
+        (encode_staged(HEADER._replace(ttl_ms=TTL_MS_MAX + 1), ROWS), 2, "a lifetime of"),
         (encode_staged(HEADER._replace(partition_id=-1), ROWS), 2, ">= 0 .*, the partition_id"),
         (encode_staged(HEADER._replace(number=2**32), ROWS), 2, "<= 4294967295 .*, the number"),
         (encode_staged(HEADER, ROWS), 3, "announced with 3 rows holds 2"),

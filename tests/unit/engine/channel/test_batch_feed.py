@@ -78,7 +78,7 @@ class Scene:
         made = record(self.ends[channel] + 1, rows=size, payload=payload, kind=kind)
         self.append(made, channel)
         ref = ChunkRef(
-            made.base_seq, made.last_seq, size, len(payload), 0, made.digest, *header[:-1]
+            made.base_seq, made.last_seq, size, len(payload), 0, made.digest, *header[:5]
         )
         self.staged[channel].append(ref)
 

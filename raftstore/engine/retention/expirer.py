@@ -1,0 +1,175 @@
+"""Has rows expire that are due, in the channels that this node leads.
+
+A replica never expires a row by its own clock (S10): the leader says in an EXPIRE record how late
+it is, and names rows that have expired by then; every replica that applies it agrees. A record is
+only made when a row is due, one at a time in each channel, so an idle channel costs nothing.
+
+How late it is: the leader's clock, but never more than ``expiry.clock_ahead_ms`` above the time
+that the clocks of a quorum of the voters have reached, as their heartbeats tell. So one clock that
+is wrong lets rows live longer, never shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from raftstore.config import ExpirySettings
+from raftstore.core.quorum import quorum_ms
+from raftstore.engine.channel.proposals import Proposals
+from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.clock import Clock
+from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.errors import Refusal
+from raftstore.ports.tables import Answers, TableStore
+from raftstore.protocol.lifetimes import EXPIRE_BYTES_MAX, EXPIRE_KEYS_MAX, encode_expire
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.state_machines.expiry import due_rows
+from raftstore.types import WALL_MS_MAX, ChannelId, NodeId, RecordKind, Role, Seq
+
+RETRY_MS: Final = 1_000
+"""Pause after an EXPIRE record that was refused, or while the clocks of a quorum are unknown."""
+WAIT_MS_MAX: Final = 60_000
+"""A row that is due later is looked at again after this: clocks may be set meanwhile."""
+
+
+@dataclass(slots=True)
+class _Led:
+    """A channel with rows that may expire, while this node leads it."""
+
+    runner: ChannelRunner
+    look_ms: int
+    """When it is looked at next."""
+    is_open: bool = False
+    """An EXPIRE record of it has no outcome yet."""
+    named_seq: Seq = Seq(0)
+    """The end of the last one: what it named is still there until it is applied."""
+
+
+class Expirer:
+    """Of one node."""
+
+    def __init__(  # noqa: PLR0917 - each is one thing that it works with
+        self,
+        me: NodeId,
+        tables: TableStore,
+        watch: PeerWatch,
+        clock: Clock,
+        proposals: Proposals,
+        refusal_of: Callable[[RecordKind], Refusal | None],
+        settings: ExpirySettings,
+        channels: Mapping[ChannelId, ChannelRunner],
+    ) -> None:
+        self._me = me
+        self._tables = tables
+        self._watch = watch
+        self._clock = clock
+        self._proposals = proposals
+        self._refusal_of = refusal_of
+        self._settings = settings
+        self._channels = channels
+        self._led: dict[ChannelId, _Led] = {}
+        self.expired_total = 0
+        """Rows named by EXPIRE records that this node has written as a leader."""
+        self.deadlines: Deadlines[ChannelId] = Deadlines()
+
+    # --- what happens to channels -----------------------------------------------------------------
+
+    def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
+        """A channel got another leader, or lost it."""
+        del before
+        self._forget(runner.channel)
+        self._note(runner, now_ms)
+
+    def on_applied(self, runner: ChannelRunner, answers: Answers, now_ms: int) -> None:
+        """The applied seq moved: rows may have got an expiry, or another one."""
+        del answers
+        self._note(runner, now_ms)
+
+    def channel_closed(self, runner: ChannelRunner) -> None:
+        """The channel is not here any more, or is opened anew."""
+        self._forget(runner.channel)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Look at the channels in which rows are due."""
+        for channel in self.deadlines.due(now_ms):
+            led, runner = self._led.get(channel), self._channels.get(channel)
+            if led is not None and led.runner is runner:
+                self._look(led, now_ms)
+
+    def _forget(self, channel: ChannelId) -> None:
+        self._led.pop(channel, None)
+        self.deadlines.cancel(channel)
+
+    def _note(self, runner: ChannelRunner, now_ms: int) -> None:
+        channel = runner.channel
+        if runner.elector.role is not Role.LEADER or not self._tables.channel_time(channel):
+            return
+        led = self._led.get(channel)
+        if led is None:
+            led = self._led[channel] = _Led(runner, WALL_MS_MAX)
+        if not led.is_open:
+            self._look_at(led, now_ms + self._settings.tick_ms)
+
+    def _look_at(self, led: _Led, at_ms: int) -> None:
+        if at_ms < led.look_ms:
+            led.look_ms = at_ms
+            self.deadlines.push(led.runner.channel, at_ms)
+
+    # --- one channel ------------------------------------------------------------------------------
+
+    def _look(self, led: _Led, now_ms: int) -> None:
+        """Expire what is due, or come back when something may be."""
+        led.look_ms = WALL_MS_MAX
+        channel = led.runner.channel
+        if led.is_open or self._tables.applied_seq(channel) < led.named_seq:
+            return  # its outcome, or its application, leads here again
+        scan = partial(self._tables.state_scan, channel)
+        first = due_rows(scan, WALL_MS_MAX, keys_max=1)
+        if not first:
+            return
+        time_ms = self.time_ms(led.runner, now_ms)
+        if time_ms == 0:
+            self._look_at(led, now_ms + RETRY_MS)
+        elif time_ms < first[0][0]:
+            self._look_at(led, now_ms + min(first[0][0] - time_ms, WAIT_MS_MAX))
+        else:
+            self._expire(led, time_ms, now_ms)
+
+    def time_ms(self, runner: ChannelRunner, now_ms: int) -> int:
+        """How late it is, as a leader may say it; 0: too few clocks are known."""
+        wall_ms = self._clock.wall_ms()
+        clocks = {node: self._watch.wall_ms(node, now_ms) for node in runner.config().voters}
+        clocks[self._me] = wall_ms
+        # S10: one clock decides nothing. A quorum's have come so far.
+        reached_ms = quorum_ms(runner.config(), clocks)
+        return min(wall_ms, reached_ms + self._settings.clock_ahead_ms) if reached_ms else 0
+
+    def _expire(self, led: _Led, time_ms: int, now_ms: int) -> None:
+        scan = partial(self._tables.state_scan, led.runner.channel)
+        rows = due_rows(scan, time_ms, keys_max=EXPIRE_KEYS_MAX, bytes_max=EXPIRE_BYTES_MAX)
+        keys = [key for _, key in rows]
+        led.is_open = True
+
+        def done(outcome: PubAck | PubReject, now_ms: int) -> None:
+            led.is_open = False
+            pause_ms = RETRY_MS
+            if isinstance(outcome, PubAck):
+                led.named_seq = outcome.last_seq
+                self.expired_total += len(keys)
+                pause_ms = self._settings.tick_ms if len(keys) < EXPIRE_KEYS_MAX else 0
+            if self._led.get(led.runner.channel) is led:
+                self._look_at(led, now_ms + pause_ms)
+
+        self._proposals.propose(
+            led.runner,
+            encode_expire(time_ms, keys),
+            done,
+            now_ms,
+            kind=RecordKind.EXPIRE,
+            rows=len(keys),
+            refusal=self._refusal_of(RecordKind.EXPIRE),
+        )

@@ -1,0 +1,207 @@
+"""The leader's part in the expiry of rows: when it says how late it is, and what it names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raftstore.config import ExpirySettings
+from raftstore.core.quorum import quorum_ms
+from raftstore.engine.retention.expirer import RETRY_MS, WAIT_MS_MAX, Expirer
+from raftstore.errors import Refusal, StoreTooOldError
+from raftstore.protocol.lifetimes import EXPIRE_KEYS_MAX, decode_expire
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.state_machines.expiry import expiry_key
+from raftstore.types import ChannelConfig, Guid, NodeId, RecordKind, Role, Seq, Term
+from tests.storage_helpers import CHANNEL
+
+ME, F1, F2 = NodeId("n1@00"), NodeId("n2@00"), NodeId("n3@00")
+WALL = 1_700_000_000_000
+"""The wall clock when the monotonic one shows 0."""
+TICK_MS, AHEAD_MS = 100, 1_000
+
+
+class Bench:
+    """One channel with rows that expire, led here; clocks are offsets to the right time."""
+
+    def __init__(self) -> None:
+        self.index: dict[bytes, bytes] = {}
+        self.clocks: dict[NodeId, int | None] = {ME: 0, F1: 0, F2: 0}
+        self.proposed: list[tuple[int, list[bytes], Any, Any]] = []
+        self.now_ms = 0
+        self.applied = Seq(10)
+        self.time_ms = 1
+        self.refusal: Refusal | None = None
+        self.runner: Any = SimpleNamespace(
+            channel=CHANNEL,
+            elector=SimpleNamespace(role=Role.LEADER),
+            config=lambda: ChannelConfig(((ME, F1, F2),)),
+        )
+        host: Any = SimpleNamespace(
+            channel_time=lambda channel: self.time_ms,
+            applied_seq=lambda channel: self.applied,
+            state_scan=self._scan,
+            wall_ms=self._wall_ms,
+            propose=self._propose,
+        )
+        clock: Any = SimpleNamespace(wall_ms=lambda: self._wall_ms(ME, self.now_ms))
+        self.expirer = Expirer(
+            ME, host, host, clock, host, lambda kind: self.refusal,
+            ExpirySettings(TICK_MS, AHEAD_MS), {CHANNEL: self.runner},
+        )  # fmt: skip
+        self.expirer.leader_changed(self.runner, (Term(1), Role.FOLLOWER, None), 0)
+
+    def _wall_ms(self, node: NodeId, now_ms: int) -> int:
+        offset_ms = self.clocks[node]
+        return 0 if offset_ms is None else WALL + now_ms + offset_ms
+
+    def _scan(self, channel: Any, start: bytes, stop: bytes, limit: int) -> list[Any]:
+        pairs = sorted(self.index.items())
+        return [pair for pair in pairs if start <= pair[0] < stop][:limit]
+
+    def _propose(self, runner: Any, payload: bytes, done: Any, now_ms: int, **more: Any) -> None:
+        assert more.pop("kind") is RecordKind.EXPIRE
+        until_ms, keys = decode_expire(payload)
+        assert more.pop("rows") == len(keys)
+        self.proposed.append((until_ms, keys, done, more.pop("refusal")))
+
+    def row(self, key: bytes, expires_ms: int) -> None:
+        """A row that expires so long after the start, applied now."""
+        self.index[expiry_key(WALL + expires_ms, key)] = b""
+        self.expirer.on_applied(self.runner, (), self.now_ms)
+
+    def run_to(self, now_ms: int) -> list[tuple[int, list[bytes]]]:
+        """Timers up to then; what was proposed meanwhile, as moments after the start."""
+        before = len(self.proposed)
+        while self.expirer.deadlines.next_ms <= now_ms:
+            self.now_ms = max(self.now_ms, self.expirer.deadlines.next_ms)
+            self.expirer.on_timer(self.now_ms)
+        self.now_ms = now_ms
+        return [(until_ms - WALL, keys) for until_ms, keys, *_ in self.proposed[before:]]
+
+    def committed(self, seq: int, *, removed: bool = True) -> None:
+        """The record proposed last has its outcome."""
+        _, keys, done, _ = self.proposed[-1]
+        ack = PubAck(CHANNEL, Term(1), Guid(bytes(16)), Seq(seq), Seq(seq), Term(1), "fsync", 3)
+        done(ack, self.now_ms)
+        if removed:
+            self.applied = Seq(seq)
+            self.index = {at: b"" for at in self.index if not at.endswith(tuple(keys))}
+            self.expirer.on_applied(self.runner, (), self.now_ms)
+
+
+def test_row_expires_when_it_is_due_and_not_before() -> None:
+    """Of an idle channel nothing is asked and nothing is written until then."""
+    bench = Bench()
+    bench.row(b"b", 5_000)
+    bench.row(b"a", 2_000)
+    assert bench.run_to(1_999) == []
+    assert bench.run_to(2_000) == [(2_000, [b"a"])]
+    bench.committed(11)
+    assert bench.run_to(4_999) == []
+    assert bench.run_to(5_000) == [(5_000, [b"b"])]
+    bench.committed(12)
+    assert bench.run_to(10**6) == []
+    assert bench.expirer.expired_total == 2
+
+
+def test_one_record_is_under_way_at_a_time_until_it_is_applied() -> None:
+    """What it names is there until then, and would be named again."""
+    bench = Bench()
+    for number in range(EXPIRE_KEYS_MAX + 1):
+        bench.row(b"%05d" % number, 10)
+    [(until_ms, keys)] = bench.run_to(200)
+    assert (until_ms, len(keys), keys[0]) == (TICK_MS, EXPIRE_KEYS_MAX, b"00000")
+    assert bench.run_to(3_000) == []
+    bench.committed(11, removed=False)
+    assert bench.run_to(6_000) == []
+    bench.committed(11)
+    assert bench.run_to(6_000 + TICK_MS) == [(6_000, [b"01000"])]  # at once: it was full
+
+
+@pytest.mark.parametrize(
+    ("clocks", "at_ms"),
+    [
+        ({ME: 10**8}, 10_000 - AHEAD_MS),  # a leader whose clock is a day ahead: bounded
+        ({ME: 10**8, F1: None}, 10_000 - AHEAD_MS),
+        ({ME: 400}, 9_600),
+        ({F1: 10**8}, 10_000),
+        ({F1: 10**8, F2: None}, 10_000),
+        ({ME: -5_000}, 15_000),  # one that is behind: rows live longer
+        ({F1: -(10**8), F2: -(10**8)}, 10_000 + 10**8 - AHEAD_MS),
+    ],
+)
+def test_clock_that_is_ahead_of_a_quorum_has_no_row_expire_early(
+    clocks: dict[NodeId, int | None], at_ms: int
+) -> None:
+    """S10: the leader's clock, but never more than the bound above those of a quorum."""
+    bench = Bench()
+    bench.clocks |= clocks
+    bench.row(b"a", 10_000)
+    assert bench.run_to(at_ms - 1) == []
+    [(until_ms, keys)] = bench.run_to(at_ms + WAIT_MS_MAX)
+    assert (until_ms, keys) == (10_000, [b"a"])
+
+
+def test_nothing_expires_while_the_clocks_of_a_quorum_are_unknown() -> None:
+    """A leader that has heard nobody since its start knows no time but its own."""
+    bench = Bench()
+    bench.clocks |= {F1: None, F2: None}
+    bench.row(b"a", 100)
+    assert bench.run_to(20_000) == []
+    bench.clocks[F2] = 0
+    [(_, keys)] = bench.run_to(20_000 + RETRY_MS)
+    assert keys == [b"a"]
+
+
+def test_only_a_leader_has_rows_expire() -> None:
+    """S10: a follower never looks at its clock for it, nor does a leader of before."""
+    bench = Bench()
+    bench.row(b"a", 1_000)
+    bench.runner.elector.role = Role.FOLLOWER
+    bench.expirer.leader_changed(bench.runner, (Term(1), Role.LEADER, ME), 0)
+    bench.row(b"b", 1_000)
+    assert bench.run_to(10**6) == []
+    assert len(bench.expirer.deadlines) == 0
+
+    bench.runner.elector.role = Role.LEADER
+    bench.expirer.leader_changed(bench.runner, (Term(2), Role.FOLLOWER, None), bench.now_ms)
+    assert [keys for _, keys in bench.run_to(10**6 + 200)] == [[b"a", b"b"]]
+    bench.expirer.channel_closed(bench.runner)
+    bench.committed(11, removed=False)
+    assert len(bench.expirer.deadlines) == 0
+
+
+def test_channel_without_lifetimes_is_not_looked_at() -> None:
+    """It costs a look at one number when something is applied."""
+    bench = Bench()
+    bench.expirer.channel_closed(bench.runner)
+    bench.time_ms = 0
+    bench.row(b"a", 0)
+    assert (bench.run_to(10**6), len(bench.expirer.deadlines)) == ([], 0)
+
+
+def test_record_that_was_refused_is_tried_again_later() -> None:
+    """Levels: while a node is older; and without a quorum."""
+    bench = Bench()
+    bench.refusal = Refusal(StoreTooOldError, "n3 is older")
+    bench.row(b"a", 0)
+    assert len(bench.run_to(TICK_MS)) == 1
+    _, _, done, refusal = bench.proposed[-1]
+    assert refusal is bench.refusal
+    done(PubReject(CHANNEL, Term(1), Guid(bytes(16)), "store_too_old", "n3 is older"), TICK_MS)
+    assert bench.run_to(TICK_MS + RETRY_MS - 1) == []
+    assert len(bench.run_to(TICK_MS + RETRY_MS)) == 1
+    assert bench.expirer.expired_total == 0
+
+
+def test_time_of_a_quorum_is_what_a_majority_of_every_set_has_reached() -> None:
+    """Joint configurations count as for commits; who is unknown has reached nothing."""
+    three = ChannelConfig(((ME, F1, F2),))
+    assert quorum_ms(three, {ME: 9, F1: 5, F2: 2}) == 5
+    assert quorum_ms(three, {ME: 9}) == 0
+    joint = ChannelConfig(((ME, F1, F2), (F1, F2, NodeId("n4@00"))))
+    assert quorum_ms(joint, {ME: 9, F1: 5, F2: 2}) == 2
+    assert quorum_ms(ChannelConfig(((ME,),)), {ME: 9, F1: 5}) == 9
