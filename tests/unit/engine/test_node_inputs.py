@@ -71,7 +71,7 @@ class Bench:
         parts.identity = SimpleNamespace(members=((PEER, "host-b:1"), (OTHER, "host-c:1")))
         for name in (
             "_idle", "batches", "controller", "drain", "events", "hashes", "inbox",
-            "repairs", "retention", "expirer", "snapshots", "views",
+            "repairs", "retention", "expirer", "snapshots", "healing", "views",
         ):  # fmt: skip
             setattr(parts, name, self._part(name))
 
@@ -179,6 +179,7 @@ def test_node_that_starts_knows_its_peers_before_it_opens_channels() -> None:
         ("watch.add_peer", OTHER, NOW),
         ("controller.start", NOW),
         ("retention.start", NOW),
+        ("healing.start", NOW),
     ]
 
 
@@ -253,7 +254,7 @@ def test_timer_runs_whatever_may_be_due(due_ms: int, is_due: bool) -> None:
     calls = bench.of(lambda node: node.on_timer(NOW))
     watch = [("watch.on_timer", NOW)] if is_due else []
     later = ["_idle", "reader", "controller", "hashes", "repairs", "retention", "expirer"]
-    later += ["snapshots", "failovers", "batches"]
+    later += ["snapshots", "healing", "failovers", "batches"]
     others = [(f"{part}.on_timer", NOW) for part in later]
     assert calls == [("_schedule.on_timer", NOW), *watch, *others]
 
