@@ -108,7 +108,7 @@ def test_row_expires_when_it_is_due_and_not_before() -> None:
 
 
 def test_one_record_is_under_way_at_a_time_until_it_is_applied() -> None:
-    """What it names is there until then, and would be named again."""
+    """Its rows are there until then, and would be named again."""
     bench = Bench()
     for number in range(EXPIRE_KEYS_MAX + 1):
         bench.row(b"%05d" % number, 10)
