@@ -20,6 +20,12 @@ LEVEL: Final = 5
 """What this version reads beyond the first: told by every node, so that nothing is written that an
 older one would stop at (``raftstore.policy.levels``, docs/protocol.md)."""
 
+SLOW_RETIRE: Final = "retire"
+SLOW_EXIT: Final = "exit"
+SLOW_IGNORED: Final = "ignore"
+SLOW_ACTIONS: Final = (SLOW_RETIRE, SLOW_EXIT, SLOW_IGNORED)
+"""What a replica does that cannot catch up (``catchup.slow_action``)."""
+
 EVENT_LOOPS: Final = ("auto", "asyncio", "uvloop")
 """Names of event loops; auto is uvloop where it is installed, else asyncio's own."""
 
@@ -70,11 +76,14 @@ class ReplicationSettings:
     """Leader: beyond it publishers get OverloadedError, NOT_APPLIED."""
     sync_batch_bytes_max: int = 1 * MIB
     """Payload bytes of one MsgSync."""
+    sync_batch_records_max: int = 2_048
+    """Records of one MsgSync."""
     sync_request_timeout_ms: int = 1_000
     """A MsgSyncRequest without answer is sent again after this."""
     live_queue_messages_max: int = 4_096
     live_queue_bytes_max: int = 64 * MIB
-    """StoreRequests held while catching up; beyond it the newest are dropped (S6.3)."""
+    """StoreRequests held while catching up; beyond it the newest are dropped (S6.3). None are held
+    while the leader's end is more than four times as far away."""
     commit_notice_interval_ms: int = 25
     """Pause after which followers are told a commit position nothing else carried (S3.5: < 50)."""
     resend_interval_ms: int = 250
@@ -94,6 +103,26 @@ class ReplicationSettings:
     """BLOG-31: so long the writes of a table with ``max_replica_lag`` wait for a late replica."""
     chain_hashes_max: int = 1_024
     """Record boundaries whose chain hash is kept for comparison (S13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpSettings:
+    """How replicas that are behind come back to their leaders' ends."""
+
+    parallel: int = 2
+    """Channels of a node that fetch history at a time, the nearest to their end first; channels
+    that lack no more than eight batches never wait."""
+    inflight_requests: int = 2
+    """Batches of one channel that are asked for and not here yet."""
+    slow_action: str = SLOW_RETIRE
+    """What a replica does that falls further behind in each of ``slow_windows`` windows. retire:
+    its node and its leader say so, and writes wait for it no more (``max_replica_lag``); it stays a
+    voter, what it stores counts for the quorum, and it goes on catching up. exit: its node hands
+    its leaderships over and ends with exit code 75. ignore: its node says so."""
+    slow_windows: int = 6
+    slow_window_ms: int = 10_000
+    """Its distance is compared at the ends of windows this long; one in which more than twice as
+    much was written as in the minute before says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +491,7 @@ class NodeSettings:
     """Of the main loop and of heartbeats: auto, asyncio or uvloop; auto is uvloop where it is
     installed."""
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    catchup: CatchUpSettings = field(default_factory=CatchUpSettings)
     election: ElectionSettings = field(default_factory=ElectionSettings)
     heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
     lag: LagSettings = field(default_factory=LagSettings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from raftstore.config import ReplicationSettings
+from raftstore.config import CatchUpSettings, ReplicationSettings
 from raftstore.core.chain import digest_of
 from raftstore.core.effects import (
     Append,
@@ -158,6 +158,7 @@ def make_replica(
     applied_seq: int = 0,
     config: ChannelConfig = TRIO,
     settings: ReplicationSettings | None = None,
+    catch_up: CatchUpSettings | None = None,
     shortfall: History | None = None,
     first_round_id: int = 0,
     base: Base = EMPTY_BASE,
@@ -181,6 +182,7 @@ def make_replica(
         channel=CHANNEL,
         creation_config=config,
         settings=settings or ReplicationSettings(),
+        catch_up=catch_up or CatchUpSettings(),
         durability="fsync",
         recovered=recovered,
         records=held,
@@ -266,6 +268,7 @@ class Bench:
         commit_seq: int = 0,
         sender: NodeId = N2,
         first_seq: int = 1,
+        next_seq: int = 0,
     ) -> list[Effect]:
         """A MsgSync of the leader; ``last_seq`` defaults to the end of the batch."""
         end = records[-1].last_seq if records else from_seq - 1
@@ -281,6 +284,7 @@ class Bench:
             last_seq=Seq(last),
             first_seq=Seq(first_seq),
             done=end >= last and from_seq >= first_seq,
+            next_seq=Seq(next_seq),
         )
         return self.receive(message, sender)
 

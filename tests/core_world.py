@@ -15,7 +15,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from raftstore.config import PAYLOAD_BYTES_MAX, ElectionSettings, ReplicationSettings
+from raftstore.config import (
+    PAYLOAD_BYTES_MAX,
+    CatchUpSettings,
+    ElectionSettings,
+    ReplicationSettings,
+)
 from raftstore.core.dedupe import CONDITIONED_KINDS
 from raftstore.core.effects import (
     Append,
@@ -141,6 +146,15 @@ class _History:
         self._records = records
         self._records_max = records_max
 
+    def extent(self, _: ChannelId) -> _History:
+        """As ``MessageLog.extent``."""
+        return self
+
+    def reach(self, from_seq: Seq, *, to_seq: Seq, bytes_max: int, records_max: int) -> Seq:
+        """As ``LogExtent.reach``."""
+        found = self.read(CHANNEL, from_seq, to_seq=to_seq, bytes_max=bytes_max)[:records_max]
+        return found[-1].last_seq if found else Seq(from_seq - 1)
+
     def read(self, _: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int) -> list[Record]:
         """As ``MessageLog.read``: whole records, at least one, then as many as fit."""
         found: list[Record] = []
@@ -184,6 +198,7 @@ class Node:
             applied_seq=self.applied_seq,
             config=self.world.config,
             settings=self.world.settings,
+            catch_up=self.world.catch_up,
             base=self.disk.base,
         )
         self.elector = ELECTORS(self, CHANNEL, self.disk.term, self.disk.vote)
@@ -264,7 +279,8 @@ class Node:
 
     def _serve(self, serve: ServeSync) -> None:
         log = cast("MessageLog", _History(self.log, self.world.sync_records_max))
-        self._send(serve.to, history_for(serve, CHANNEL, log, PAYLOAD_BYTES_MAX))
+        settings = replace(self.world.settings, sync_batch_bytes_max=PAYLOAD_BYTES_MAX)
+        self._send(serve.to, history_for(serve, CHANNEL, log, settings))
 
     def has_vote_to_store(self) -> bool:
         """Term and vote wait for the disk."""
@@ -403,8 +419,10 @@ class World:
         nodes: Iterable[NodeId] = (N1, N2, N3),
         *,
         settings: ReplicationSettings | None = None,
+        inflight_requests: int = 2,
     ) -> None:
         self.settings = settings or ReplicationSettings()
+        self.catch_up = CatchUpSettings(inflight_requests=inflight_requests)
         members = tuple(nodes)
         self.config = ChannelConfig((members,))
         self.now_ms = 1_000

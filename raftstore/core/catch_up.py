@@ -1,9 +1,11 @@
 """Catching up with the leader of this term: find the match point, fetch, hand over to steady (S6).
 
-Pull only: one MsgSyncRequest is outstanding; the next leaves as soon as a batch was appended, while
-the disk still writes (at most SYNC_BATCHES_UNDURABLE_MAX batches ahead of it). While this goes on,
-live StoreRequests gather in the live queue. The way back to steady state is the overlap of the two,
-or the leader's word that there is no more (NATS-142, NATS-159).
+Pull only (NATS-148): at most ``catchup.inflight_requests`` are under way. The next leaves as soon
+as a batch was appended, while the disk still writes (at most SYNC_BATCHES_UNDURABLE_MAX batches
+ahead of it); one more asks from where the leader said that the answer before it will end. In the
+meantime StoreRequests gather in the live queue, unless the end is so far away that they would only
+be dropped from it (NATS-145). The way back to steady state is the overlap of the two, or the
+leader's word that there is no more (NATS-142, NATS-159).
 
 Nothing is asked from below the base of the own log: it was committed, so every leader's log holds
 it, or held it (S6.5). A leader whose base is above the match point says so: only a snapshot helps
@@ -15,18 +17,36 @@ A ``CatchUp`` belongs to one (term, leader): a change of leader starts from matc
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
+from typing import Final
 
+from raftstore.config import SLOW_IGNORED
 from raftstore.core.chain import digest_of
-from raftstore.core.effects import ReplicaSnapshotNeeded
+from raftstore.core.effects import (
+    CannotCatchUp,
+    CatchUpPaced,
+    ReplicaFlapping,
+    ReplicaSnapshotNeeded,
+)
 from raftstore.core.live_queue import LiveEntry, LiveQueue
+from raftstore.core.pace import Pace
 from raftstore.core.pending import PendingPayloads
 from raftstore.core.state import ChannelState
+from raftstore.core.statistics import CatchUpView
 from raftstore.protocol.records import Record
-from raftstore.protocol.replication import CaughtUp, MsgSync, MsgSyncRequest, StoreReject
+from raftstore.protocol.replication import (
+    CannotComplete,
+    CaughtUp,
+    MsgSync,
+    MsgSyncRequest,
+    StoreReject,
+)
 from raftstore.types import NO_GUID, FollowerMode, Guid, LineageEntry, Seq, Term
 
 SYNC_BATCHES_UNDURABLE_MAX = 4
 """Batches fetched ahead of the disk."""
+FAR_LIVE_QUEUES: Final = 4
+"""A leader's end that is more live queues of records or bytes away than this is far (NATS-145)."""
 
 
 class CatchUp:
@@ -36,13 +56,19 @@ class CatchUp:
         self._state = state
         self._queue = queue
         self._payloads = payloads
-        self._request: MsgSyncRequest | None = None
+        self._asked: dict[int, MsgSyncRequest] = {}
+        """By request id, in the order of the log."""
+        self._ahead_seq = Seq(0)
+        """Where the answer to the last of them will end, and one more; 0: not known."""
         self._resend_at_ms = 0
         self._probe_below: Term | None = None
         self._undurable: deque[Seq] = deque()
         self._waits_for_disk = False
         self.trimmed_to = Seq(0)
         """The first seq of the leader's log when it had no more what was asked for; 0: it has."""
+        self._sample = (1, 1, 0)
+        """Rows, records and bytes of the last answer that had any: what lies ahead is like it."""
+        self._begin()
 
     # --- entering and leaving ---------------------------------------------------------------------
 
@@ -54,8 +80,28 @@ class CatchUp:
                 channel=state.channel, term=state.term, reason=reason, seq=seq, guid=guid
             )
             state.send(state.leader, reject)
+            stay_ms = state.flapping.entered(state.now_ms)
+            if stay_ms is not None:
+                state.emit(ReplicaFlapping(reason, stay_ms))
+        self._begin()
         state.set_mode(FollowerMode.CATCHING_UP, reason)
         self.ask()
+
+    def _begin(self) -> None:
+        """All that is told of this catching-up counts from here."""
+        state, settings = self._state, self._state.catch_up
+        self._pace = Pace(
+            state.now_ms, window_ms=settings.slow_window_ms, windows=settings.slow_windows
+        )
+        self._began_ms = state.now_ms
+        self._began_seq: Seq | None = None
+        """Where the match point was found."""
+        self._end_seq = Seq(0)
+        """The leader's end, as far as it told."""
+        self._taken_bytes = 0
+        self.is_far = False
+        """The leader's end is so far away that live requests are not queued (NATS-145)."""
+        self._cannot_complete = False
 
     def leave(self) -> None:
         """Back to steady state (NATS-143); whatever still arrives for the request is discarded."""
@@ -63,46 +109,62 @@ class CatchUp:
         assert state.leader is not None, "steady without a leader"
         assert state.mode is FollowerMode.CATCHING_UP, "a steady follower catches up (S6.3)"
         assert self._queue_continues(), f"a hole behind seq {state.last_seq} (S6.3, S5.4)"
-        self._request = None
-        self._waits_for_disk = False
+        self._forget_asked()
         self._probe_below = None
+        self.is_far = False
         state.set_mode(FollowerMode.STEADY, "caught_up")
         caught_up = CaughtUp(channel=state.channel, term=state.term, seq=state.verified_seq)
         state.send(state.leader, caught_up)
 
     def restart_probing(self) -> None:
         """The connection to the leader is new: what was asked is lost."""
-        self._request = None
-        self._waits_for_disk = False
+        self._begin()
+        self._forget_asked()
         self.ask()
+
+    def _forget_asked(self) -> None:
+        """No answer is waited for any more."""
+        self._asked.clear()
+        self._ahead_seq = Seq(0)
+        self._waits_for_disk = False
 
     # --- asking -----------------------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Send the next request unless one is under way or the disk is behind."""
-        if self._request is not None or self._state.leader is None:
-            return
-        if len(self._undurable) >= SYNC_BATCHES_UNDURABLE_MAX:
-            self._waits_for_disk = True
-            return
-        assert self._state.mode is FollowerMode.CATCHING_UP, "a steady follower asks for history"
-        from_seq, lineage = self._where()
-        assert from_seq == 0 or from_seq > self._state.base.seq, (
-            f"history is asked for from seq {from_seq}, the base is {self._state.base.seq} (S6.5)"
+        """Send requests until as many are under way as may be, or the disk is behind."""
+        state = self._state
+        while state.leader is not None and len(self._asked) < state.catch_up.inflight_requests:
+            if len(self._undurable) + len(self._asked) >= SYNC_BATCHES_UNDURABLE_MAX:
+                self._waits_for_disk = True
+                return
+            if not self._asked:
+                self._ask_from(*self._where())
+            elif self._ahead_seq:
+                from_seq, self._ahead_seq = self._ahead_seq, Seq(0)
+                self._ask_from(from_seq, ())
+            else:
+                return
+
+    def _ask_from(self, from_seq: Seq, lineage: tuple[LineageEntry, ...]) -> None:
+        state = self._state
+        assert state.mode is FollowerMode.CATCHING_UP, "a steady follower asks for history"
+        assert from_seq == 0 or from_seq > state.base.seq, (
+            f"history is asked for from seq {from_seq}, the base is {state.base.seq} (S6.5)"
         )
-        assert from_seq <= self._state.lineage.last_seq + 1, (
-            f"history is asked for from seq {from_seq} behind {self._state.lineage.last_seq} (S2.4)"
+        assert self._asked or from_seq <= state.lineage.last_seq + 1, (
+            f"history is asked for from seq {from_seq} behind {state.lineage.last_seq} (S2.4)"
         )
-        self._state.sync_request_id += 1
-        self._request = MsgSyncRequest(
-            channel=self._state.channel,
-            term=self._state.term,
-            request_id=self._state.sync_request_id,
+        state.sync_request_id += 1
+        request = MsgSyncRequest(
+            channel=state.channel,
+            term=state.term,
+            request_id=state.sync_request_id,
             from_seq=from_seq,
             lineage=lineage,
-            max_bytes=self._state.settings.sync_batch_bytes_max,
+            max_bytes=state.settings.sync_batch_bytes_max,
         )
-        self._send_request()
+        self._asked[request.request_id] = request
+        self._send_request(request)
 
     def _where(self) -> tuple[Seq, tuple[LineageEntry, ...]]:
         """After what is verified; else by lineage (S2.6); from the base is the last resort."""
@@ -113,11 +175,10 @@ class CatchUp:
         lineage = state.lineage.newest(below=self._probe_below, above=state.base.seq)
         return (Seq(0), lineage) if lineage else (Seq(state.base.seq + 1), ())
 
-    def _send_request(self) -> None:
+    def _send_request(self, request: MsgSyncRequest) -> None:
         state = self._state
-        assert self._request is not None, "nothing is asked"
         assert state.leader is not None, "no node is asked"
-        state.send(state.leader, self._request)
+        state.send(state.leader, request)
         self._resend_at_ms = state.now_ms + state.settings.sync_request_timeout_ms
 
     # --- answers ----------------------------------------------------------------------------------
@@ -125,16 +186,20 @@ class CatchUp:
     def on_sync(self, message: MsgSync) -> bool:
         """A batch of the leader of this term; True if it was the answer waited for."""
         state = self._state
-        request = self._request
-        if request is None or message.request_id != request.request_id:
+        request = self._asked.get(message.request_id)
+        if request is None:
             return False  # repeated, late, or of another term or leader (S6.1, S6.2)
         if request.from_seq not in (0, message.from_seq):
             return False  # the answer to another question
+        if request is not next(iter(self._asked.values())):
+            del self._asked[request.request_id]  # the one before it is lost: asked for again then
+            return False
         assert state.mode is FollowerMode.CATCHING_UP, "a steady follower waits for history (S6.3)"
         if message.from_seq < message.first_seq:
             self._on_trimmed(message)
             return True
-        self._request, self.trimmed_to = None, Seq(0)
+        del self._asked[request.request_id]
+        self.trimmed_to = Seq(0)
         # S2.4: nothing is taken before the seq below it is known to be the leader's. What is below
         # the base is: an answer from there is a guess by terms that the leader does not have.
         is_below = message.from_seq <= state.base.seq
@@ -145,21 +210,45 @@ class CatchUp:
             self._probe_deeper(request)
             return True
         state.verified_seq = Seq(max(state.verified_seq, message.from_seq - 1))
+        if self._began_seq is None:
+            self._began_seq = state.verified_seq
         end = self._take(message)
-        if state.halted is not None:
-            return True
-        is_done = message.done and end == message.last_seq
-        overlaps = self._drop_overlap(message.from_seq)
-        if (is_done or (overlaps and self._queue_is_complete())) and self._queue_continues():
-            self.leave()
-        elif state.mode is FollowerMode.CATCHING_UP:
-            self.ask()
+        if state.halted is None:
+            self._measure(message)
+            self._go_on(message, end)
         return True
+
+    def _go_on(self, message: MsgSync, end: int) -> None:
+        """Back to steady state if that is possible, else ask on."""
+        state = self._state
+        overlaps = self._drop_overlap(message.from_seq)
+        if state.halted is not None:
+            return
+        self._look_ahead(message, end)
+        is_done = message.done and end == message.last_seq
+        is_end = is_done or (overlaps and self._queue_is_complete())
+        if not (is_end and self._queue_continues()):
+            self.ask()
+        elif not self._stays:
+            self.leave()
+        elif self._queue.head is not None:
+            self.ask()
+
+    def _look_ahead(self, message: MsgSync, end: int) -> None:
+        """S6.1: what was asked ahead goes on where this answer ended, or is asked for anew."""
+        following = next(iter(self._asked.values()), None)
+        if following is not None and following.from_seq != end + 1:
+            self._asked.clear()
+        next_seq = message.next_seq
+        self._ahead_seq = next_seq if end + 1 < next_seq <= message.last_seq else Seq(0)
 
     def _on_trimmed(self, message: MsgSync) -> None:
         """S6.6: the leader's log begins above the match point. It is asked again in a while."""
         state = self._state
+        self._asked = dict(islice(self._asked.items(), 1))
+        self._ahead_seq = Seq(0)
         self._resend_at_ms = state.now_ms + state.settings.sync_request_timeout_ms
+        self._measure(message)
         if self.trimmed_to != message.first_seq:
             self.trimmed_to = message.first_seq
             state.set_mode(FollowerMode.CATCHING_UP, "history_trimmed")
@@ -167,6 +256,7 @@ class CatchUp:
 
     def _probe_deeper(self, request: MsgSyncRequest) -> None:
         """S2.6: the leader's best guess is not in our log; offer older terms."""
+        self._asked.clear()
         if request.from_seq != 0:
             self._state.halt(f"the leader lost what it verified below seq {request.from_seq}")
             return
@@ -223,10 +313,10 @@ class CatchUp:
 
     def on_leader_end(self, end_seq: Seq) -> None:
         """A CommitNotice showed that our log is equal to the leader's end: nothing to fetch."""
-        if end_seq == self._state.verified_seq and self._queue_continues():
-            self.leave()
-        else:
+        if end_seq != self._state.verified_seq or not self._queue_continues():
             self.ask()
+        elif not self._stays:
+            self.leave()
 
     def on_live_entry(self) -> None:
         """S2.4 holds for the first live entry: what it follows is verified by that alone."""
@@ -234,7 +324,15 @@ class CatchUp:
         if head is not None and self._queue_continues():
             before = Seq(head.meta.base_seq - 1)
             self._state.verified_seq = max(self._state.verified_seq, before)
-            self.leave()
+            if not self._stays:
+                self.leave()
+
+    def on_live_request(self, end_seq: Seq) -> None:
+        """The leader has more: a replica that stays with history asks for it (NATS-153)."""
+        if self._state.mode is FollowerMode.CATCHING_UP:
+            self._end_seq = Seq(max(self._end_seq, end_seq))
+            if self._stays:
+                self.ask()
 
     def on_persisted(self) -> None:
         """The disk came nearer: go on asking if it was the reason to wait."""
@@ -245,13 +343,112 @@ class CatchUp:
             self.ask()
 
     def on_timer(self) -> None:
-        """Repeat a request without answer, under the same id so that a late answer still counts."""
-        if self._request is not None and self._resend_at_ms <= self._state.now_ms:
-            self._send_request()
+        """Repeat requests without answer, under the same ids so that late answers still count."""
+        state = self._state
+        if state.mode is not FollowerMode.CATCHING_UP or state.leader is None:
+            return
+        self._note_pace()
+        if self._asked and self._resend_at_ms <= state.now_ms:
+            for request in self._asked.values():
+                self._send_request(request)
+        elif not self._asked and not self._stays:
+            self.ask()
 
     def next_deadline_ms(self) -> int | None:
-        """When the request is repeated."""
-        return None if self._request is None else self._resend_at_ms
+        """When requests are repeated, the time with history is over, or a window ends."""
+        state = self._state
+        if state.mode is not FollowerMode.CATCHING_UP or state.leader is None:
+            return None
+        if self._asked:
+            return self._resend_at_ms
+        return state.flapping.stays_until_ms if self._stays else None
+
+    # --- how far, and how fast --------------------------------------------------------------------
+
+    @property
+    def _stays(self) -> bool:
+        """It is flapping, and not yet to go back to steady state (NATS-153)."""
+        return self._state.flapping.stays(self._state.now_ms)
+
+    def _measure(self, message: MsgSync) -> None:
+        """How far the end is, in records and bytes like those of the last answer (NATS-145)."""
+        settings = self._state.settings
+        if message.records:
+            size = sum(len(record.payload) for record in message.records)
+            rows = message.records[-1].last_seq - message.from_seq + 1
+            self._sample = (max(1, rows), len(message.records), size)
+            self._taken_bytes += size
+        self._end_seq = Seq(max(self._end_seq, message.last_seq))
+        rows, records, size = self._sample
+        left = self._rows_left()
+        self.is_far = (
+            left * records > FAR_LIVE_QUEUES * settings.live_queue_messages_max * rows
+            or left * size > FAR_LIVE_QUEUES * settings.live_queue_bytes_max * rows
+        )
+        if self.is_far:
+            self._queue.clear()
+        self._note_pace()
+
+    @property
+    def history_left_bytes(self) -> int | None:
+        """About so many bytes are ahead, if rows are like those of the last answer; None: it is
+        not known where the two logs part."""
+        rows, _, size = self._sample
+        return None if self._began_seq is None else self._rows_left() * size // rows
+
+    def _rows_left(self) -> int:
+        return max(0, self._end_seq - self._state.verified_seq)
+
+    def _note_pace(self) -> None:
+        """NATS-150: say so when the distance only grows, once in each catching-up."""
+        state = self._state
+        if not self._pace.note(
+            state.now_ms,
+            verified=state.verified_seq,
+            end=self._end_seq,
+            taken_bytes=self._taken_bytes,
+        ):
+            return
+        state.emit(CatchUpPaced(self.view()))
+        deltas = self._pace.falls_behind
+        if not deltas or self._cannot_complete:
+            return
+        self._cannot_complete = True
+        state.emit(CannotCatchUp(deltas, state.verified_seq))
+        if state.catch_up.slow_action != SLOW_IGNORED and state.leader is not None:
+            message = CannotComplete(
+                channel=state.channel, term=state.term, seq=state.verified_seq, deltas=deltas
+            )
+            state.send(state.leader, message)
+
+    def view(self) -> CatchUpView:
+        """How far it is, for status."""
+        state = self._state
+        rows, _, size = self._sample
+        left = self._rows_left()
+        rates = self._pace.rates(
+            state.now_ms,
+            verified=state.verified_seq,
+            end=self._end_seq,
+            taken_bytes=self._taken_bytes,
+        )
+        nearer = rates.rows - rates.written
+        return CatchUpView(
+            reason=state.mode_reason,
+            for_ms=state.now_ms - self._began_ms,
+            from_seq=Seq(self._began_seq or 0),
+            verified_seq=state.verified_seq,
+            end_seq=self._end_seq,
+            rows_left=left,
+            bytes_left=left * size // rows,
+            bytes_taken=self._taken_bytes,
+            rows_per_s=rates.rows,
+            bytes_per_s=rates.bytes,
+            written_per_s=rates.written,
+            left_ms=1000 * left // nearer if nearer > 0 else None,
+            is_far=self.is_far,
+            cannot_complete=self._cannot_complete,
+        )
 
 
 def continues(state: ChannelState, entry: LiveEntry) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
+from raftstore.core.statistics import CatchUpView
 from raftstore.errors import RequestError
 from raftstore.ports.log import Base
 from raftstore.protocol.publish import PubAck, PubReject
@@ -123,7 +124,11 @@ class HandOverFailed(msgspec.Struct, frozen=True):
     was_asked: bool = False
 
 
-class ModeChanged(msgspec.Struct, frozen=True):
+class CatchUpNote(msgspec.Struct, frozen=True):
+    """Something to be told of catching up; nothing waits for any of it."""
+
+
+class ModeChanged(CatchUpNote, frozen=True):
     """For status and logs: the follower's mode and why (NATS-028, NATS-131)."""
 
     mode: FollowerMode
@@ -136,6 +141,35 @@ class ReplicaSnapshotNeeded(msgspec.Struct, frozen=True):
 
     have_seq: Seq
     first_seq: Seq
+
+
+class CatchUpPaced(CatchUpNote, frozen=True):
+    """A replica that catches up is so far (NATS-140): told once in each window of time."""
+
+    view: CatchUpView
+
+
+class CannotCatchUp(CatchUpNote, frozen=True):
+    """This replica falls further behind all the time (NATS-150). ``deltas``: how far, at the ends
+    of the last windows."""
+
+    deltas: tuple[int, ...]
+    verified_seq: Seq
+
+
+class ReplicaFlapping(CatchUpNote, frozen=True):
+    """This replica left steady state again and again, the last time for ``reason``: it stays with
+    history for so long (NATS-153)."""
+
+    reason: str
+    stay_ms: int
+
+
+class ReplicaCannotComplete(CatchUpNote, frozen=True):
+    """Leader: this follower said that it cannot catch up."""
+
+    node: NodeId
+    deltas: tuple[int, ...]
 
 
 class StopServing(msgspec.Struct, frozen=True):
@@ -164,8 +198,8 @@ Effect = (
     | StepDown
     | TransferLeadership
     | HandOverFailed
-    | ModeChanged
     | ReplicaSnapshotNeeded
+    | CatchUpNote
     | StopServing
     | Halt
 )

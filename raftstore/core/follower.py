@@ -13,6 +13,7 @@ from raftstore.core.chain import digest_of
 from raftstore.core.live_queue import LiveEntry, LiveQueue
 from raftstore.core.pending import NO_CLIENT, PendingPayloads
 from raftstore.core.state import ChannelState
+from raftstore.core.statistics import CatchUpView
 from raftstore.protocol.publish import PayloadRelay
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import (
@@ -74,6 +75,17 @@ class Follower:
         """The first seq of the leader's log when it had no more what was asked for; 0: it has."""
         return self._catch_up.trimmed_to
 
+    def catch_up_view(self) -> CatchUpView | None:
+        """How far it is; None: it is steady, or knows no leader."""
+        state = self._state
+        is_under_way = state.mode is FollowerMode.CATCHING_UP and state.leader is not None
+        return self._catch_up.view() if is_under_way else None
+
+    @property
+    def history_left_bytes(self) -> int | None:
+        """About so many bytes of history are ahead; None: not known."""
+        return self._catch_up.history_left_bytes
+
     # --- messages ---------------------------------------------------------------------------------
 
     def on_message(self, sender: NodeId, message: ReplicationMessage) -> None:
@@ -102,6 +114,8 @@ class Follower:
         stays_below = max(self._state.commit_seq, self._state.verified_seq)
         if written is not None and written.digest == digest and written.last_seq <= stays_below:
             return  # its record is in the log already, and stays there
+        if self._is_far:
+            return  # NATS-145: history brings it
         if digest_of(payload) != digest:
             return  # it can never correlate, whatever its sender (S5.2)
         self._payloads.hold(guid, digest, payload, self._state.now_ms, client)
@@ -123,13 +137,24 @@ class Follower:
                 return
             before = meta.term
         state.leader_commit = max(state.leader_commit, request.commit_seq)
+        end_seq = request.records[-1].last_seq if request.records else Seq(0)
+        if self._is_far and request.records:
+            self.queue.pass_over(request)
+            self._catch_up.on_live_request(end_seq)
+            return
         is_complete = self.queue.offer(request)
         if state.mode is FollowerMode.CATCHING_UP:
             self._try_live_entry()
+            self._catch_up.on_live_request(end_seq)
         else:
             self._drain()
             if not is_complete and state.mode is FollowerMode.STEADY:
                 self._leave_steady("live_queue_overflow", request.records[-1].last_seq)
+
+    @property
+    def _is_far(self) -> bool:
+        """Nothing live is held: the leader's end is too far away (NATS-145)."""
+        return self._state.mode is FollowerMode.CATCHING_UP and self._catch_up.is_far
 
     def _try_live_entry(self) -> None:
         """A live entry that fits our end is a match point too: no need to wait for the probe."""
@@ -166,6 +191,7 @@ class Follower:
                 self._catch_up.on_leader_end(notice.last_seq)
                 self._drain_if_steady()
         elif state.mode is FollowerMode.CATCHING_UP:
+            self._catch_up.on_live_request(notice.last_seq)
             self._catch_up.ask()
         elif self.queue.last_seq < notice.last_seq:
             self._leave_steady("missing_store_request", notice.last_seq)

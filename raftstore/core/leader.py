@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from raftstore.core.chain import digest_of
-from raftstore.core.effects import ServeSync
+from raftstore.core.effects import ReplicaCannotComplete, ServeSync
 from raftstore.core.hand_over import HandOver
 from raftstore.core.progress import Progress, ProgressView
 from raftstore.core.quorum import quorum_seq
@@ -20,6 +20,7 @@ from raftstore.errors import NotLeaderError, Refusal, UnavailableError
 from raftstore.protocol.publish import PayloadRelay, PubMsg
 from raftstore.protocol.records import Record, RecordMeta
 from raftstore.protocol.replication import (
+    CannotComplete,
     CaughtUp,
     CommitNotice,
     FreshRequest,
@@ -173,8 +174,13 @@ class Leader:
                 progress.on_heard(self._state.now_ms)
             case MsgSyncRequest():
                 self._on_sync_request(sender, progress, message)
+            case CannotComplete(deltas=deltas):
+                progress.cannot_complete = True
+                progress.on_heard(self._state.now_ms)
+                told = deltas[-self._state.catch_up.slow_windows :]
+                self._state.emit(ReplicaCannotComplete(sender, told))
             case CaughtUp():
-                progress.is_catching_up = False
+                progress.is_catching_up = progress.cannot_complete = False
                 progress.on_heard(self._state.now_ms)
             case ReadIndexReply():
                 progress.on_heard(self._state.now_ms)

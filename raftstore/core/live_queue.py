@@ -1,7 +1,8 @@
 """Bounded queue of live StoreRequests: every one passes through it, in both modes (NATS-030).
 
 It holds metadata of the current term only (a new term starts a new queue, S6.3), in seq order.
-When it is full the newest is dropped and the gap remembered; catch-up brings those records.
+When it is full the newest is dropped and the gap remembered; catch-up brings those records. Until
+it has, nothing is held behind the gap: a queue with a hole in it leads out of steady state again.
 """
 
 from __future__ import annotations
@@ -88,6 +89,21 @@ class LiveQueue:
         assert self._entries or self._bytes == 0, f"{self._bytes} bytes in an empty live queue"
         return entry
 
+    def clear(self) -> None:
+        """Drop everything: history will bring it (NATS-145)."""
+        if self._entries:
+            self._drop(self._entries[-1].meta.last_seq, len(self._entries))
+        self._entries.clear()
+        self._bytes = 0
+
+    def pass_over(self, request: StoreRequest) -> None:
+        """Hold nothing of the request: history will bring it (NATS-145)."""
+        self._drop(request.records[-1].last_seq, len(request.records))
+
+    def _drop(self, last_seq: Seq, entries: int) -> None:
+        self._dropped += entries
+        self._dropped_seq = max(self._dropped_seq, last_seq)
+
     def drop_through(self, last_seq: Seq) -> list[LiveEntry]:
         """Discard entries whose record ends at or below ``last_seq`` (NATS-165) and return them."""
         dropped: list[LiveEntry] = []
@@ -105,13 +121,16 @@ class LiveQueue:
             return True
         size = _size(entry)
         full = len(self._entries) >= self._messages_max or self._bytes + size > self._bytes_max
-        if full:
-            self._dropped += 1
-            self._dropped_seq = max(self._dropped_seq, entry.meta.last_seq)
+        if full or self._is_behind_a_gap(entry):
+            self._drop(entry.meta.last_seq, 1)
             return False
         self._entries.insert(at, entry)
         self._bytes += size
         return True
+
+    def _is_behind_a_gap(self, entry: LiveEntry) -> bool:
+        """Whether what was dropped lies between the last entry held and this one."""
+        return bool(self._entries) and self.last_seq < self._dropped_seq < entry.meta.base_seq
 
     def _position(self, entry: LiveEntry) -> int | None:
         """Where it belongs (almost always the end); None if it is held already."""

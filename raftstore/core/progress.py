@@ -19,6 +19,7 @@ class ProgressView(NamedTuple):
     applied_seq: Seq
     heard_ms: int | None
     is_catching_up: bool
+    cannot_complete: bool = False
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class Progress:
     """Commit position we last sent it; it may have been lost."""
     heard_ms: int | None = None
     is_catching_up: bool = True
+    cannot_complete: bool = False
+    """It said that it falls further behind all the time (NATS-150)."""
     resend_at_ms: int | None = None
     _resend_factor: int = 1
 
@@ -66,4 +69,10 @@ class Progress:
 
     def view(self) -> ProgressView:
         """A copy for others."""
-        return ProgressView(self.match_seq, self.applied_seq, self.heard_ms, self.is_catching_up)
+        return ProgressView(
+            self.match_seq,
+            self.applied_seq,
+            self.heard_ms,
+            self.is_catching_up,
+            self.cannot_complete,
+        )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from raftstore.config import ReplicationSettings
+from raftstore.config import CatchUpSettings, ReplicationSettings
 from raftstore.core.effects import Effect, HandOverFailed, ReadRefused
 from raftstore.core.events import (
     Applied,
@@ -40,7 +40,7 @@ from raftstore.core.progress import ProgressView
 from raftstore.core.proof_requests import ProofRequests
 from raftstore.core.sequencer import oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
-from raftstore.core.statistics import ReplicaStatistics
+from raftstore.core.statistics import CatchUpView, ReplicaStatistics
 from raftstore.core.write_outcome import WriteOutcomeFound, write_outcome_of
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
 from raftstore.ports.log import Base, RecoveredChannel
@@ -75,6 +75,7 @@ class Replica:
         channel: ChannelId,
         creation_config: ChannelConfig,
         settings: ReplicationSettings,
+        catch_up: CatchUpSettings = ChannelState.catch_up,
         durability: str,
         recovered: RecoveredChannel,
         records: Iterable[Record],
@@ -95,6 +96,7 @@ class Replica:
             found=found,
         )
         self._state.sync_request_id = first_round_id
+        self._state.catch_up = catch_up
         self._payloads = PendingPayloads(
             messages_max=settings.pending_messages_max,
             bytes_max=settings.pending_bytes_max,
@@ -440,6 +442,20 @@ class Replica:
     def mode(self) -> FollowerMode:
         """How it takes records; a leader counts as steady."""
         return self._state.mode
+
+    def catch_up(self) -> CatchUpView | None:
+        """Follower that catches up: how far it is."""
+        return None if self._leader is not None else self._follower.catch_up_view()
+
+    @property
+    def history_left_bytes(self) -> int | None:
+        """Follower that catches up: about how much history is ahead of it; None: not known."""
+        return None if self._leader is not None else self._follower.history_left_bytes
+
+    @property
+    def is_flapping(self) -> bool:
+        """It left steady state again and again (NATS-153)."""
+        return self._state.flapping.is_flapping(self._state.now_ms)
 
     @property
     def is_recovering(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from raftstore.config import ReplicationSettings
+from raftstore.config import CatchUpSettings, ReplicationSettings
 from raftstore.core.commit_proofs import Freshness
 from raftstore.core.dedupe import WrittenRecord
 from raftstore.core.effects import (
@@ -29,6 +29,7 @@ from raftstore.core.effects import (
     StopServing,
     Truncate,
 )
+from raftstore.core.flapping import Flapping
 from raftstore.core.folds import Folds
 from raftstore.core.found_table import FOUND_TABLE, FoundTable
 from raftstore.ports.log import Base, RecoveredChannel
@@ -58,6 +59,7 @@ class ChannelState:
 
     storage_stalled: str | None = None
     """What the disk of this node does not finish (S0.4)."""
+    catch_up: CatchUpSettings = CatchUpSettings()
 
     def __init__(  # noqa: PLR0913 - what is recovered, and what it is to be
         self,
@@ -84,8 +86,7 @@ class ChannelState:
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
         self.term_leader: NodeId | None = None
-        self.mode = FollowerMode.CATCHING_UP
-        self.mode_reason = "opened"
+        self.mode, self.mode_reason = FollowerMode.CATCHING_UP, "opened"
         # The log in outline: what its base stands for, and every record behind it.
         self.base = recovered.base
         self.folds = folds = Folds(
@@ -104,6 +105,7 @@ class ChannelState:
         self.sync_request_id = 0
         """Of the last MsgSyncRequest: no two have the same one, also not of two lives (S12)."""
         self.freshness = Freshness()
+        self.flapping = Flapping()
         # Why it may not take part.
         self.recovering: History | None = found.recovering(recovered)
         self.stopped: str | None = None

@@ -65,6 +65,8 @@ class NodePorts:
     wall_ms: Callable[[], int]
     on_halt: Callable[[str], None]
     on_event: EventSink
+    on_give_up: Callable[[str], None] = lambda _: None
+    """The node cannot keep up and is to end in order (``catchup.slow_action``)."""
     stall: Callable[[], StorageStall | None] = lambda: None
     """What the disk does not finish now, for views."""
     extra_status: Callable[[], dict[str, Any]] = dict

@@ -16,6 +16,7 @@ from raftstore.engine.batches.service import BatchService, BatchStores
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
 from raftstore.engine.channel.active_channels import ActiveChannels
+from raftstore.engine.channel.catch_ups import CatchUps
 from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.hole_repairs import HoleRepairs
 from raftstore.engine.channel.idle_electors import IdleElectors
@@ -138,6 +139,12 @@ class NodeRunner:
         self.watch = PeerWatch(
             parts, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
         )
+        self.catch_ups = CatchUps(
+            settings.catchup,
+            settings.replication.sync_batch_bytes_max,
+            self.events.tell,
+            ports.on_give_up,
+        )
         self.lag_guard = ReplicaLagGuard(
             self.watch, self.events.tell, settings.replication.lag_patience_ms
         )
@@ -171,6 +178,7 @@ class NodeRunner:
             outbox=self.outbox,
             guard=self.guard,
             active=self._active,
+            catch_ups=self.catch_ups,
             notices=notices,
             room=self.writes,
             tell=self.events.tell,
@@ -289,6 +297,7 @@ class NodeRunner:
         notices.snapshot_needed = (self.snapshots.on_needed,)
         notices.closed = (
             self.repairs.closed,
+            lambda runner: self.catch_ups.forget(runner.channel),
             self.snapshots.on_closed,
             self.meters.channel_closed,
             self._schedule.on_closed,
@@ -300,6 +309,7 @@ class NodeRunner:
             self.expirer.channel_closed,
         )
         notices.leader_changed = (
+            lambda runner, *_: self.catch_ups.forget(runner.channel),
             watch.leader_changed,
             self.failovers.leader_changed,
             self.meters.leader_changed,

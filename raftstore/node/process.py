@@ -1,8 +1,9 @@
 """The composition root: settings -> store, network, engine, threads; runs until told to stop.
 
-Exit codes: 0 after SIGTERM or SIGINT (leadership handed over, everything synced), 70 after a
-storage failure or an impossible state (S0.4: nothing is answered any more), 78 for a configuration
-or a data directory that cannot be used (nothing was touched).
+Exit codes: 0 after SIGTERM or SIGINT (leadership handed over, everything synced), 75 in the same
+way because a replica here cannot catch up and the settings say so, 70 after a storage failure or an
+impossible state (S0.4: nothing is answered any more), 78 for a configuration or a data directory
+that cannot be used (nothing was touched).
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ from raftstore.types import ChannelId, NodeId, Seq, StorageStall, node_name
 logger = logging.getLogger("raftstore.node")
 
 EXIT_OK: Final = 0
+EXIT_SLOW: Final = 75
 EXIT_CONFIG: Final = 78
 UMASK: Final = 0o077
 """What the node makes is its user's alone: LevelDB asks for files that everybody may read."""
@@ -86,6 +88,7 @@ class NodeProcess:
         self._introductions: Introductions | None = None
         self._meeting: asyncio.Task[None] | None = None
         self._refused: ConfigError | None = None
+        self._exit_code = EXIT_OK
         self._endpoints: dict[NodeId, str] = {}
         self._advertise = settings.advertise
         self._level = act_as(faults.level(LEVEL))
@@ -145,8 +148,8 @@ class NodeProcess:
             await self._close(store, network)
         if self._refused is not None:
             raise self._refused
-        logger.info("stopped", extra=fields(exit_code=EXIT_OK))
-        return EXIT_OK
+        logger.info("stopped", extra=fields(exit_code=self._exit_code))
+        return self._exit_code
 
     async def _be_born(self, store: Store, network: PeerNetwork) -> bool:
         """S0.7: found the cluster with the others, unless the store belongs to one already."""
@@ -197,25 +200,28 @@ class NodeProcess:
         runner.ring.keep = kept.keep
         return runner
 
+    def _ports(self, store: Store, network: PeerNetwork, watchdog: Watchdog) -> NodePorts:
+        """The outside of the node as the engine sees it."""
+        return NodePorts(
+            log=store.log,
+            tables=store.tables,
+            transport=network,
+            ids=self._ids,
+            elector_factory=pysyncobj_elector_factory(self._settings.election),
+            wall_ms=wall_ms,
+            on_halt=self._panic,
+            on_give_up=self._give_up,
+            on_event=log_event,
+            stall=watchdog.stall,
+            extra_status=lambda: {"traffic": network.traffic.totals()},
+            extra_metrics=self._measured,
+        )
+
     def _start(self, store: Store, network: PeerNetwork) -> None:
         identity, watchdog = store.identity, self._watchdog
         assert watchdog is not None
         runner = NodeRunner(
-            self._node_identity(store),
-            NodePorts(
-                log=store.log,
-                tables=store.tables,
-                transport=network,
-                ids=self._ids,
-                elector_factory=pysyncobj_elector_factory(self._settings.election),
-                wall_ms=wall_ms,
-                on_halt=self._panic,
-                on_event=log_event,
-                stall=watchdog.stall,
-                extra_status=lambda: {"traffic": network.traffic.totals()},
-                extra_metrics=self._measured,
-            ),
-            self._settings,
+            self._node_identity(store), self._ports(store, network, watchdog), self._settings
         )
         post = self._loop.call_soon_threadsafe
         self._writer = LogWriter(
@@ -450,6 +456,12 @@ class NodeProcess:
         """The watching thread: what this node acknowledges would be lost (S0.1)."""
         # What is in its place is not this node's, so nothing is noted there.
         end_process(None, self._settings.name, wall_ms(), reason)
+
+    def _give_up(self, reason: str) -> None:
+        """NATS-147: leave in order; the turn at hand goes on."""
+        logger.critical("cannot keep up", extra=fields(reason=reason, exit_code=EXIT_SLOW))
+        self._exit_code = EXIT_SLOW
+        self._stop.set()
 
     def _panic(self, reason: str) -> NoReturn:
         """S0.4: say why, then vanish; nothing queued leaves any more."""

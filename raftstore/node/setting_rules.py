@@ -17,6 +17,8 @@ from raftstore.config import (
     KIB,
     MIB,
     PAYLOAD_BYTES_MAX,
+    SLOW_ACTIONS,
+    CatchUpSettings,
     ElectionSettings,
     HeartbeatSettings,
     NodeSettings,
@@ -106,6 +108,9 @@ SPECIAL_RANGES: Final = {
     # A queue that cannot hold the largest frame could never send it.
     "transport.peer_queue_bytes_max": Range(FRAME_BYTES_MAX, SIZES.high),
     "transport.client_queue_bytes_max": Range(FRAME_BYTES_MAX, SIZES.high),
+    # NATS-152: in shorter ones bursts of writers look like a slow replica.
+    "catchup.slow_window_ms": Range(10_000, 3_600_000),
+    "catchup.inflight_requests": Range(1, 16),
     "replication.live_queue_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "replication.pending_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "replication.client_payload_bytes_max": Range(2 * PAYLOAD_BYTES_MAX, SIZES.high),
@@ -174,6 +179,7 @@ def check_settings(settings: NodeSettings) -> None:
     _check_lag(settings)
     _check_query(settings.query)
     _check_replication(settings.replication)
+    _check_catch_up(settings.catchup)
     _check_election(settings.election)
     _check_transport(settings.transport)
 
@@ -363,6 +369,20 @@ def _check_replication(replication: ReplicationSettings) -> None:
         raise ConfigError(
             f"replication.live_queue_bytes_max is {format_size(replication.live_queue_bytes_max)}; "
             f"allowed is {format_size(needed)} or more, 2 x replication.sync_batch_bytes_max"
+        )
+    needed = 2 * replication.sync_batch_records_max
+    if replication.live_queue_messages_max < needed:
+        raise ConfigError(
+            f"replication.live_queue_messages_max is {replication.live_queue_messages_max}; "
+            f"allowed is {needed} or more, 2 x replication.sync_batch_records_max "
+            f"({replication.sync_batch_records_max}): raise the one or lower the other"
+        )
+
+
+def _check_catch_up(catchup: CatchUpSettings) -> None:
+    if catchup.slow_action not in SLOW_ACTIONS:
+        raise ConfigError(
+            f"catchup.slow_action is {catchup.slow_action!r}; allowed are {', '.join(SLOW_ACTIONS)}"
         )
 
 

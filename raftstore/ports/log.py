@@ -84,6 +84,10 @@ class LogExtent(Protocol):
     def end_in(self, segment: int) -> Seq:
         """The last seq that the channel has in segments up to this one, or its base's seq."""
 
+    def reach(self, from_seq: Seq, *, to_seq: Seq, bytes_max: int, records_max: int) -> Seq:
+        """The last seq that ``MessageLog.read`` with these bounds gives, and at most
+        ``records_max`` records; the seq in front of ``from_seq`` when there is none."""
+
 
 class MessageLog(Protocol):
     """The node's replicated log: every channel's records, terms and votes, one fsync for all.

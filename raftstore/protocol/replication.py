@@ -68,7 +68,8 @@ class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of
     """Leader -> follower: consecutive records from ``from_seq``; ``prev_term`` is the term of the
     seq before it. ``done``: the last record is the leader's end. ``first_seq`` is the oldest seq
     the leader still has; above ``from_seq``: history was trimmed, there are no records, and nothing
-    but a snapshot helps (S6.6)."""
+    but a snapshot helps (S6.6). ``next_seq``: where the answer to a question behind this one will
+    end, and one more; 0: not told."""
 
     request_id: RequestId
     from_seq: Seq
@@ -78,12 +79,21 @@ class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of
     last_seq: Seq
     first_seq: Seq
     done: bool
+    next_seq: Seq = Seq(0)
 
 
 class CaughtUp(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Follower -> leader: back in steady state at ``seq``."""
 
     seq: Seq
+
+
+class CannotComplete(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Follower -> leader: at ``seq`` I fall further behind all the time (NATS-150). ``deltas``: how
+    far, at the ends of the last windows of time."""
+
+    seq: Seq
+    deltas: tuple[Count63, ...]
 
 
 class ReadIndexRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -146,6 +156,7 @@ ReplicationMessage = (
     | MsgSyncRequest
     | MsgSync
     | CaughtUp
+    | CannotComplete
     | ReadIndexRequest
     | ReadIndexReply
     | FreshRequest

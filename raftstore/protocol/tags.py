@@ -44,6 +44,7 @@ class Tag(IntEnum):
     AskStaged = 26
     StagedReply = 27
     ReplicationBundle = 28
+    CannotComplete = 29
     PreVote = 30
     PreVoteReply = 31
     RequestVote = 32
@@ -131,6 +132,7 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.SnapshotChunk: 4,
     Tag.AskBase: 4,
     Tag.BaseOffer: 4,
+    Tag.CannotComplete: 5,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it told this level on the

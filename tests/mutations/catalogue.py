@@ -15,6 +15,7 @@ from tests.mutations.rules.assertion import ASSERTION_RULES
 from tests.mutations.rules.base import BASE_RULES
 from tests.mutations.rules.batch import BATCH_RULES
 from tests.mutations.rules.bound import BOUND_RULES
+from tests.mutations.rules.catching_up import CATCHING_UP_RULES
 from tests.mutations.rules.change import CHANGE_RULES
 from tests.mutations.rules.client import CLIENT_RULES
 from tests.mutations.rules.cluster import CLUSTER_RULES
@@ -68,6 +69,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *CORE_RULES,
             *LOG_MATCHING_RULES,
             *BASE_RULES,
+            *CATCHING_UP_RULES,
             *ASSERTION_RULES,
             *OUTCOME_RULES,
             *ENGINE_RULES,

@@ -26,6 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 GENERATED = "This page is made by `make docs`; a test compares it with the code.\n"
 SECTION_OF = {
     "ReplicationSettings": "replication",
+    "CatchUpSettings": "catchup",
     "ElectionSettings": "election",
     "HeartbeatSettings": "heartbeat",
     "LagSettings": "lag",

@@ -16,6 +16,7 @@ from raftstore.core.events import (
 )
 from raftstore.protocol.publish import PayloadRelay, PubMsg
 from raftstore.protocol.replication import (
+    CannotComplete,
     CaughtUp,
     CommitNotice,
     FreshReply,
@@ -138,6 +139,7 @@ def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
             (term_start(4, 2),), Seq(3), Seq(4), Seq(1), done=True,
         ),
         CaughtUp: lambda: CaughtUp(CHANNEL, term, Seq(5)),
+        CannotComplete: lambda: CannotComplete(CHANNEL, term, Seq(5), (1, 2)),
         ReadIndexRequest: lambda: ReadIndexRequest(CHANNEL, term, 1),
         ReadIndexReply: lambda: ReadIndexReply(
             CHANNEL, term, _last_number(bench, ReadIndexRequest, "round_id")

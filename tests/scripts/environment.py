@@ -1,6 +1,6 @@
 """The little language of the script tests: commands on a hand-driven world, and what they print.
 
-    add-nodes 3 [sync-records=1] [live-queue=2]
+    add-nodes 3 [sync-records=1] [live-queue=2] [requests=1]
     elect 1 [voters=1,2]                    elect by history, with the votes of these nodes
     publish g4 1 2 [leader=1] [attempt=1]   a publisher's message reaches these nodes only
     deliver [2] [type=StoreRequest] [from=1] [first=1]
@@ -100,7 +100,8 @@ class Environment:
     def _do_add_nodes(self, plain: list[str], named: dict[str, str]) -> list[str]:
         settings = ReplicationSettings(live_queue_messages_max=int(named.get("live-queue", "4096")))
         nodes = [node_id(f"n{i}", bytes([i] * 16)) for i in range(1, int(plain[0]) + 1)]
-        self.world = World(nodes, settings=settings)
+        requests = int(named.get("requests", "2"))
+        self.world = World(nodes, settings=settings, inflight_requests=requests)
         self.world.sync_records_max = int(named.get("sync-records", "1000"))
         return []
 

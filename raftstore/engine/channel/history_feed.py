@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from raftstore.config import ROWS_PER_RECORD_MAX
+from raftstore.config import ROWS_PER_RECORD_MAX, ReplicationSettings
 from raftstore.core.effects import ServeSync
 from raftstore.ports.log import MessageLog
 from raftstore.protocol.replication import MsgSync
 from raftstore.types import ChannelId, Seq
 
 
-def history_for(serve: ServeSync, channel: ChannelId, log: MessageLog, bytes_max: int) -> MsgSync:
-    """The records that the core orders to be sent, at most ``bytes_max`` bytes of payloads.
+def history_for(
+    serve: ServeSync, channel: ChannelId, log: MessageLog, settings: ReplicationSettings
+) -> MsgSync:
+    """The records that the core orders to be sent: within the bounds of the settings, and in the
+    bytes of payloads that the follower asks for.
 
     The bytes bound payloads only: with so many seqs the metadata fits into the frame, too. None of
     them when they begin below the log's base: then ``first_seq`` tells that history was trimmed.
     """
+    bytes_max = min(serve.request.max_bytes, settings.sync_batch_bytes_max)
+    records_max = settings.sync_batch_records_max
+
+    def end_from(from_seq: int) -> Seq:
+        """Where an answer ends that begins there."""
+        to_seq = Seq(min(serve.last_seq, from_seq + ROWS_PER_RECORD_MAX - 1))
+        return log.extent(channel).reach(
+            Seq(from_seq), to_seq=to_seq, bytes_max=bytes_max, records_max=records_max
+        )
+
     # S6.6: never records behind a gap.
     is_held = serve.from_seq >= serve.first_seq
-    to_seq = Seq(min(serve.last_seq, serve.from_seq + ROWS_PER_RECORD_MAX - 1))
-    bytes_max = min(serve.request.max_bytes, bytes_max)
+    end = end_from(serve.from_seq) if is_held else Seq(serve.from_seq - 1)
     records = (
-        log.read(channel, serve.from_seq, to_seq=to_seq, bytes_max=bytes_max) if is_held else []
+        log.read(channel, serve.from_seq, to_seq=end, bytes_max=bytes_max)
+        if end >= serve.from_seq
+        else []
     )
-    end = records[-1].last_seq if records else serve.from_seq - 1
     return MsgSync(
         channel=channel,
         term=serve.term,
@@ -34,4 +47,6 @@ def history_for(serve: ServeSync, channel: ChannelId, log: MessageLog, bytes_max
         last_seq=serve.last_seq,
         first_seq=serve.first_seq,
         done=is_held and end >= serve.last_seq,
+        # NATS-148: so that the follower can ask for what comes behind the answer that it asks next.
+        next_seq=Seq(end_from(end + 1) + 1) if is_held and end < serve.last_seq else Seq(0),
     )

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from raftstore.config import NodeSettings
 from raftstore.core.effects import (
     Append,
+    CatchUpNote,
     CommitAdvanced,
     Effect,
     FreshnessProven,
     Halt,
     HandOverFailed,
-    ModeChanged,
     ReadReady,
     ReadRefused,
     Rebase,
@@ -54,10 +55,12 @@ from raftstore.core.replica import Replica
 from raftstore.core.sequencer import oversized
 from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.apply_feed import ApplyFeed
+from raftstore.engine.channel.catch_ups import CatchUps
 from raftstore.engine.channel.durable_tracker import DurableTracker
 from raftstore.engine.channel.fence import admits
 from raftstore.engine.channel.finding import found_table
 from raftstore.engine.channel.history_feed import history_for
+from raftstore.engine.channel.opened_log import recovered_from
 from raftstore.engine.channel.outbox import Outbox, TermOnly
 from raftstore.engine.channel.read_confirmations import (
     OnConfirmed,
@@ -74,11 +77,10 @@ from raftstore.errors import (
     Refusal,
     RequestError,
     SchemaError,
-    StoreIdentityError,
 )
 from raftstore.ports.election import ElectorFactory
 from raftstore.ports.ids import IdSource
-from raftstore.ports.log import Base, MessageLog, RecoveredChannel
+from raftstore.ports.log import Base, MessageLog
 from raftstore.ports.machine import StateMachine
 from raftstore.ports.tables import Answers, Conflicts, TableStore
 from raftstore.protocol.election import ElectionMessage
@@ -88,6 +90,7 @@ from raftstore.protocol.reads import Bounds
 from raftstore.protocol.replication import (
     CommitNotice,
     MsgSync,
+    MsgSyncRequest,
     ReplicationMessage,
     StaleTerm,
     StoreRequest,
@@ -95,7 +98,6 @@ from raftstore.protocol.replication import (
 from raftstore.protocol.staged import check_staged
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.types import (
-    TERM_MAX,
     ChannelConfig,
     ChannelId,
     History,
@@ -112,8 +114,6 @@ WITH_RECORDS = frozenset({StoreRequest, MsgSync, PayloadRelay})
 TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
 """Events on which a leader may make a record: only these need the wall clock (S10)."""
 NO_BOUNDS = Bounds()
-
-
 RoleBefore = tuple[Term, Role, NodeId | None]
 """Term, role and leader of a channel before they changed; the elector has the present ones."""
 
@@ -157,6 +157,7 @@ class ChannelParts:
     outbox: Outbox
     guard: StorageGuard
     active: ActiveChannels
+    catch_ups: CatchUps
     notices: ChannelNotices
     room: PayloadRoom
     """For payloads of clients, in all channels of the node."""
@@ -202,12 +203,11 @@ class ChannelRunner:
         self.is_paused = False
         """It waits to be opened anew from another log or table."""
         self.leader_info_heard_ms: int | None = None
-        self._now_ms = 0
+        self._now_ms, self._pumping = 0, False
         self._events: deque[Event] = deque()
         self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
-        self._pumping = False
         self.confirmations = ReadConfirmations()
-        recovered = self._recovered()
+        recovered = recovered_from(parts.log, channel, name)
         self.hole = recovered.hole
         """What the log lacked when it was opened: deaf for its whole life, if anything. When it is
         filled and durable the channel is opened again (S0.3)."""
@@ -226,6 +226,7 @@ class ChannelRunner:
             channel=channel,
             creation_config=creation_config,
             settings=parts.settings.replication,
+            catch_up=parts.settings.catchup,
             durability=durability,
             recovered=recovered,
             records=parts.log.records(channel),
@@ -237,16 +238,6 @@ class ChannelRunner:
         )
         self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
         self.elector = parts.elector_factory(self, channel, recovered.term, recovered.voted_for)
-
-    def _recovered(self) -> RecoveredChannel:
-        recovered = self.parts.log.open_channel(self.channel)
-        if recovered.term > TERM_MAX:
-            raise StoreIdentityError(
-                f"channel {self.name} is in term {recovered.term} by this store, and no message "
-                f"has room for one above {TERM_MAX}: no election leads there, so it was forged; "
-                "move the data directory away and start the node with an empty one"
-            )
-        return recovered
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -588,13 +579,22 @@ class ChannelRunner:
         finally:
             self._pumping = False
 
+    def _send(self, to: NodeId, message: ReplicationMessage) -> None:
+        """S0.5: no message of a term leaves before the term is durable here."""
+        send, after = self.parts.outbox.send, self.term_operation
+        if isinstance(message, MsgSyncRequest):
+            ask = partial(send, to, after_operation=after)
+            left = self.core.history_left_bytes
+            self.parts.catch_ups.request(self.channel, message, left, ask)
+        else:
+            send(to, message, after_operation=after)
+
     def execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
         """Do what the core of this channel decided; effects come in the order of its list."""
         parts = self.parts
         match effect:
             case Send(to, message):
-                # S0.5: no message of a term leaves before the term is durable here.
-                parts.outbox.send(to, message, after_operation=self.term_operation)
+                self._send(to, message)
             case Append(records):
                 operation = parts.log.append(self.channel, records)
                 self.durable.appended(operation, records[-1].last_seq)
@@ -613,8 +613,7 @@ class ChannelRunner:
             case CommitAdvanced(_, apply_to):
                 self.feed.advance(apply_to)
             case ServeSync(to):
-                bytes_max = parts.settings.replication.sync_batch_bytes_max
-                answer = history_for(effect, self.channel, parts.log, bytes_max)
+                answer = history_for(effect, self.channel, parts.log, parts.settings.replication)
                 parts.outbox.send(to, answer, after_operation=self.term_operation)
             case ReadReady(token, read_seq):
                 self.confirmations.confirm(token, read_seq)
@@ -635,8 +634,8 @@ class ChannelRunner:
                 if not was_asked:
                     for refused in parts.notices.hand_over_refused:
                         refused(self, reason)
-            case ModeChanged(mode, reason):
-                parts.tell("mode", channel=self.name, mode=mode.value, reason=reason)
+            case CatchUpNote():
+                parts.catch_ups.note(self.channel, self.name, effect)
             case ReplicaSnapshotNeeded(have, first):
                 parts.tell(
                     "replica_snapshot_needed", channel=self.name, have_seq=have, first_seq=first

@@ -3,8 +3,9 @@
 While a live replica has more rows to fetch than the bound, the leader takes no new writes of that
 channel, so that the replica catches up instead of falling further behind. Publishers are told
 ``overloaded``, which they retry with growing pauses: they write as fast as the slowest replica
-stores. That has an end: a replica that stays beyond the bound for ``replication.lag_patience_ms``
-is no longer waited for, until it has caught up again, so that one sick disk cannot stop a table.
+stores. That has an end: a replica that stays beyond the bound for ``replication.lag_patience_ms``,
+or that says that it cannot catch up (NATS-150), is no longer waited for, until it has caught up
+again, so that one sick disk cannot stop a table.
 Reads need nothing of this: their own bounds turn away from a replica that is too far behind.
 """
 
@@ -105,7 +106,8 @@ class ReplicaLagGuard:
         if late is None:
             late = watched.late[node] = _Late(now_ms)
             self._tell(WAITED_FOR, led, node, behind, bound)
-        if not late.is_left and now_ms - late.since_ms >= self._patience_ms:
+        has_waited = now_ms - late.since_ms >= self._patience_ms
+        if not late.is_left and (has_waited or progress.cannot_complete):
             late.is_left = True
             self._tell(LEFT_BEHIND, led, node, behind, bound)
         return None if late.is_left else behind

@@ -13,6 +13,7 @@ from typing import Final
 from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.protocol.node import Hole, Run
 from raftstore.storage.log.mark import MarkRow
+from raftstore.storage.log.records import RECORD_HEAD_BYTES
 from raftstore.types import EMPTY_HISTORY, History, LineageEntry, NodeId, Seq, Term
 
 RUNS_MAX: Final = 64
@@ -276,6 +277,23 @@ class ChannelIndex:
         if count < len(self):
             return Seq(self.base_seqs[count] - 1)
         return self.last_seq
+
+    def reach(self, from_seq: Seq, *, to_seq: Seq, bytes_max: int, records_max: int) -> Seq:
+        """The end of the records from the one with ``from_seq`` to ``to_seq``: the first whatever
+        its size, then within the bounds."""
+        first = self.locate(from_seq)
+        stop = min(len(self), first + records_max)
+        if to_seq < self.last_seq:
+            stop = max(first, min(stop, bisect_right(self.base_seqs, to_seq + 1) - 1))
+        at, size = first, 0
+        for length in self.lengths[first:stop]:
+            size += length - RECORD_HEAD_BYTES
+            if size > bytes_max and at > first:
+                break
+            at += 1
+        if at == first:
+            return Seq(from_seq - 1)
+        return Seq(self.base_seqs[at] - 1) if at < len(self) else self.last_seq
 
     def locate(self, seq: Seq) -> int:
         """Return the index of the record that contains ``seq``; len(self) when none does."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from raftstore.config import ReplicationSettings
 from raftstore.core.configs import encode_config
 from raftstore.core.effects import (
     CommitAdvanced,
@@ -298,7 +299,7 @@ def test_s6_6_leader_serves_nothing_below_its_base(
         """A log of which nothing may be read."""
 
     log: Any = Untouched()
-    answer = history_for(serve, CHANNEL, log, 1_000)
+    answer = history_for(serve, CHANNEL, log, ReplicationSettings())
     assert (answer.records, answer.first_seq, answer.done) == ((), 8, False)
 
 
@@ -440,10 +441,18 @@ def test_history_feed_reads_from_the_log_what_it_holds() -> None:
     class Held:
         """A log with one record."""
 
+        def extent(self, _: object) -> Held:
+            """Of one record."""
+            return self
+
+        def reach(self, *_: object, **__: object) -> Seq:
+            """Its end."""
+            return stored.last_seq
+
         def read(self, *_: object, **__: object) -> list[Record]:
             """All of it."""
             return [stored]
 
     log: Any = Held()
     typed: MessageLog = log
-    assert history_for(served(bench, 8), CHANNEL, typed, 1_000).records == (stored,)
+    assert history_for(served(bench, 8), CHANNEL, typed, ReplicationSettings()).records == (stored,)

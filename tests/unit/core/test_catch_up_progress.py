@@ -24,7 +24,7 @@ def fill(world: World, counters: range, *, to: tuple[NodeId, ...] | None = None)
 def diverged(shared: int, lost: int, since: int) -> World:
     """N1 has ``shared`` records with all, ``lost`` ones that nobody committed, and N2, which leads
     since, ``since`` others there."""
-    world = World(settings=SETTINGS)
+    world = World(settings=SETTINGS, inflight_requests=1)
     world.elect(N1)
     world.settle()
     fill(world, range(1, shared + 1))

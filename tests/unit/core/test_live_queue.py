@@ -51,6 +51,21 @@ def test_live_queue_drops_the_newest_when_full() -> None:
     assert not queue.has_gap_above(Seq(3))
 
 
+def test_nothing_is_queued_behind_a_gap() -> None:
+    """S6.3: given an entry that was dropped, those behind it are, too, until history is there: a
+    queue with a hole in it would lead into steady state and out of it again.
+    """
+    queue = queue_of(messages_max=2)
+    queue.offer(request(record(1), record(2), record(3)))
+    queue.drop_through(Seq(1))
+    assert not queue.offer(request(record(4)))
+    assert queue.seqs() == ((2, 2),)
+    assert queue.has_gap_above(Seq(3))
+    queue.drop_through(Seq(3))
+    assert queue.offer(request(record(5)))
+    assert queue.seqs() == ((5, 5),)
+
+
 def test_live_queue_is_bounded_in_bytes_too() -> None:
     """Inlined payloads count."""
     queue = queue_of(bytes_max=2 * ENTRY_BYTES + 5)

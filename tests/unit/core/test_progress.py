@@ -19,7 +19,7 @@ def test_match_is_a_maximum_so_late_acks_change_nothing() -> None:
     assert progress.on_ack(ack(5), last_seq=Seq(9), now_ms=1)
     assert not progress.on_ack(ack(3), last_seq=Seq(9), now_ms=2)
     assert not progress.on_ack(ack(5), last_seq=Seq(9), now_ms=3)
-    assert progress.view() == (5, 0, 3, True)
+    assert progress.view() == (5, 0, 3, True, False)
 
 
 def test_applied_and_commit_positions_are_maxima_too() -> None:

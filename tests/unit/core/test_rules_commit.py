@@ -86,7 +86,7 @@ def test_record_of_an_old_term_does_not_commit_by_counting() -> None:
 
 def test_figure_8_commits_nothing_that_a_later_term_may_still_replace() -> None:
     """S3.1: the story of Raft's figure 8: a record of term 2 on a majority may still lose."""
-    world = World()
+    world = World(inflight_requests=1)
     world.sync_records_max = 1
     world.elect(N1)
     world.settle(ticks=1)

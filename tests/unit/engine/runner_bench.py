@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from raftstore.config import (
+    CatchUpSettings,
     ElectionSettings,
     ReadSettings,
     ReplicationSettings,
@@ -127,6 +128,7 @@ class Bench:
         self.clock = SimpleNamespace(now_ms=NOW, wall_ms=lambda: 1_700_000_000_000)
         settings = SimpleNamespace(
             replication=ReplicationSettings(),
+            catchup=CatchUpSettings(),
             read=ReadSettings(),
             election=ElectionSettings(backoff_min_ms=20, backoff_max_ms=90),
         )
@@ -143,6 +145,7 @@ class Bench:
             outbox=me,
             guard=SimpleNamespace(refusal=lambda more: self.refusal),
             active=self.active,
+            catch_ups=SimpleNamespace(note=lambda *of: None),
             notices=self.notices,
             room=me,
             tell=lambda name, **fields: self.events.append((name, fields)),

@@ -215,6 +215,20 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
             "allowed is 16MiB or more",
         ),
         (
+            {
+                "replication__live_queue_messages_max": "4095",
+                "replication__sync_batch_records_max": "2048",
+            },
+            "live_queue_messages_max is 4095; allowed is 4096 or more, 2 x "
+            "replication.sync_batch_records_max (2048): raise the one or lower the other",
+        ),
+        (
+            {"catchup__slow_action": "leave"},
+            "catchup.slow_action is 'leave'; allowed are retire, exit, ignore",
+        ),
+        ({"catchup__slow_window_ms": "9s"}, "catchup.slow_window_ms is 9s"),
+        ({"catchup__inflight_requests": "0"}, "catchup.inflight_requests is 0"),
+        (
             {"storage__stall_limit_ms": "2s"},
             "allowed is more than storage.stall_handover_ms (2s)",
         ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 from unittest.mock import MagicMock, call
 
 import pytest
 
+from raftstore.config import ReplicationSettings
 from raftstore.core.effects import (
     Append,
     CommitAdvanced,
@@ -37,6 +39,7 @@ from tests.storage_helpers import CHANNEL, record
 PEER = NodeId("n2")
 MESSAGE = CaughtUp(channel=CHANNEL, term=Term(3), seq=Seq(4))
 BASE: Any = "the state in front of the log"
+CAUGHT_UP = ModeChanged(FollowerMode.STEADY, "caught_up")
 REJECT = PubReject(CHANNEL, Term(3), make_guid(b"session1", 1), "overloaded", "later")
 
 
@@ -46,9 +49,11 @@ def runner_of(term: int = 3) -> Any:
     runner.channel, runner.name, runner.term_operation = CHANNEL, "t/0", 17
     runner.elector.term = Term(term)
     runner.feed.queued_seq, runner.is_table_ahead = Seq(4), False
+    runner._send = partial(ChannelRunner._send, runner)
     runner.parts.log.append.return_value = 21
     runner.parts.log.truncate.return_value = 22
-    runner.parts.settings.replication.sync_batch_bytes_max = 10
+    runner.parts.settings.replication = ReplicationSettings(sync_batch_bytes_max=10)
+    runner.parts.log.extent.return_value.reach.return_value = Seq(5)
     return runner
 
 
@@ -104,10 +109,7 @@ CASES: list[tuple[Effect, list[Any]]] = [
             call.elector.step_down("no quorum"),
         ],
     ),
-    (
-        ModeChanged(FollowerMode.STEADY, "caught_up"),
-        [call.parts.tell("mode", channel="t/0", mode="steady", reason="caught_up")],
-    ),
+    (CAUGHT_UP, [call.parts.catch_ups.note(CHANNEL, "t/0", CAUGHT_UP)]),
     (
         StopServing("hashes differ"),
         [call.parts.tell("stop_serving", channel="t/0", reason="hashes differ")],
@@ -160,6 +162,19 @@ def test_history_is_served_within_the_bound_and_after_the_term_is_durable() -> N
     assert (sent.args[0], sent.kwargs) == (PEER, {"after_operation": 17})
     assert isinstance(sent.args[1], MsgSync)
     assert sent.args[1].records == (record(5),)
+
+
+def test_request_for_history_leaves_when_it_is_its_turn() -> None:
+    """NATS-135: with what the channel lacks, and after its term is durable (S0.5)."""
+    runner = runner_of()
+    request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(5), (), 1_000)
+    ChannelRunner.execute(runner, Send(PEER, request))
+    runner.parts.outbox.send.assert_not_called()
+    [asked] = runner.parts.catch_ups.request.mock_calls
+    channel, message, left, send = asked.args
+    assert (channel, message, left) == (CHANNEL, request, runner.core.history_left_bytes)
+    send(request)
+    runner.parts.outbox.send.assert_called_once_with(PEER, request, after_operation=17)
 
 
 def test_truncation_of_what_is_handed_to_the_tables_stops_the_node() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.config import ROWS_PER_RECORD_MAX
+from raftstore.config import ROWS_PER_RECORD_MAX, ReplicationSettings
 from raftstore.core.effects import ServeSync
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.protocol.records import Record
@@ -14,6 +14,7 @@ from raftstore.types import NodeId, Seq, Term
 from tests.storage_helpers import CHANNEL, record
 
 ROWS = ROWS_PER_RECORD_MAX
+SETTINGS = ReplicationSettings()
 
 
 def log_of(*records: Record) -> SimLog:
@@ -25,12 +26,21 @@ def log_of(*records: Record) -> SimLog:
 
 
 def served(
-    log: SimLog, from_seq: int, last_seq: int, *, asked: int = 1_000, bytes_max: int = 1_000
+    log: SimLog,
+    from_seq: int,
+    last_seq: int,
+    *,
+    asked: int = 1_000,
+    bytes_max: int = 1_000,
+    records_max: int = 100,
 ) -> MsgSync:
     """A leader's answer to a follower that asks from a seq on; its log ends at ``last_seq``."""
     request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(from_seq), (), asked)
     serve = ServeSync(NodeId("n2"), request, Term(3), Seq(from_seq), Term(2), Seq(2), Seq(last_seq))
-    return history_for(serve, CHANNEL, log, bytes_max)
+    settings = ReplicationSettings(
+        sync_batch_bytes_max=bytes_max, sync_batch_records_max=records_max
+    )
+    return history_for(serve, CHANNEL, log, settings)
 
 
 def seqs(message: MsgSync) -> list[int]:
@@ -102,9 +112,48 @@ def test_nothing_is_read_below_the_base_that_the_core_named() -> None:
     request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(1), (), 1_000)
     of = (NodeId("n2"), request, Term(3))
     trimmed = history_for(
-        ServeSync(*of, Seq(1), Term(2), Seq(2), Seq(3), Seq(2)), CHANNEL, log, 1_000
+        ServeSync(*of, Seq(1), Term(2), Seq(2), Seq(3), Seq(2)), CHANNEL, log, SETTINGS
     )
     assert (trimmed.records, trimmed.first_seq, trimmed.done) == ((), 2, False)
-    held = history_for(ServeSync(*of, Seq(2), Term(2), Seq(2), Seq(3), Seq(2)), CHANNEL, log, 1_000)
+    assert trimmed.next_seq == 0
+    held = history_for(
+        ServeSync(*of, Seq(2), Term(2), Seq(2), Seq(3), Seq(2)), CHANNEL, log, SETTINGS
+    )
     assert seqs(held) == [2, 3]
     assert held.done
+
+
+def test_records_of_an_answer_are_bounded() -> None:
+    """NATS-141: so that a live queue of two batches holds what comes while one is taken."""
+    log = log_of(*(record(seq, rows=1) for seq in range(1, 6)))
+    assert seqs(served(log, 2, 5, records_max=3)) == [2, 3, 4]
+    assert seqs(served(log, 1, 5, records_max=1)) == [1]
+
+
+def test_answer_tells_where_the_next_one_will_end() -> None:
+    """NATS-148: whatever bounds it, the answer to the question behind it ends there; given the last
+    one, nothing is told.
+    """
+    log = log_of(
+        *(record(seq, payload=bytes(10)) for seq in range(1, 6)),
+        record(6, rows=3, payload=bytes(25)),
+        record(9, payload=bytes(500)),
+        record(10, payload=bytes(10)),
+    )
+    for bounds in ({"asked": 20}, {"bytes_max": 20}, {"records_max": 2}, {"asked": 40}):
+        from_seq = 1
+        told = 0
+        while from_seq <= 10:
+            message = served(log, from_seq, 10, **bounds)
+            end = message.records[-1].last_seq
+            assert told in (0, end + 1)
+            assert (message.next_seq > 0) is (end < 10)
+            from_seq, told = end + 1, message.next_seq
+        assert told == 0
+
+
+def test_no_answer_goes_beyond_the_end_that_the_core_named() -> None:
+    """Given records behind it, neither does what is told of the next one."""
+    log = log_of(*(record(seq, payload=bytes(10)) for seq in range(1, 10)))
+    assert served(log, 1, 4, asked=20).next_seq == 5
+    assert served(log, 1, 3, asked=20).next_seq == 4

@@ -18,6 +18,7 @@ from tests.unit.engine.engine_world import calm_cluster, spy
 
 LAST = Seq(2**40)
 LARGEST_BATCH = range_of("replication.sync_batch_bytes_max").high
+MOST_RECORDS = range_of("replication.sync_batch_records_max").high
 
 
 def served(records_of: int, payload_bytes: int) -> MsgSync:
@@ -47,8 +48,22 @@ def served(records_of: int, payload_bytes: int) -> MsgSync:
             found.append(record)
 
     payload = bytes(payload_bytes)
+
+    class Extent:
+        """Of that log."""
+
+        def reach(self, from_seq: Seq, *, to_seq: Seq, bytes_max: int, records_max: int) -> Seq:
+            """The end of what would be read."""
+            found = read(channel, from_seq, to_seq=to_seq, bytes_max=bytes_max)
+            return found[:records_max][-1].last_seq
+
     node.log.read = read  # type: ignore[method-assign, assignment]
-    replication = replace(ReplicationSettings(), sync_batch_bytes_max=LARGEST_BATCH)
+    node.log.extent = lambda _: Extent()  # type: ignore[method-assign, assignment, return-value]
+    replication = replace(
+        ReplicationSettings(),
+        sync_batch_bytes_max=LARGEST_BATCH,
+        sync_batch_records_max=MOST_RECORDS,
+    )
     settings = replace(runner.parts.settings, replication=replication)
     runner.parts = replace(runner.parts, settings=settings)
     seen = spy(cluster, node)

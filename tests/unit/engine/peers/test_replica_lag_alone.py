@@ -30,7 +30,10 @@ class Bench:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, int]] = []
         self.down: set[NodeId] = set()
-        self.progress = {node: SimpleNamespace(match_seq=100, heard_ms=0) for node in (ONE, TWO)}
+        self.progress = {
+            node: SimpleNamespace(match_seq=100, heard_ms=0, cannot_complete=False)
+            for node in (ONE, TWO)
+        }
         self.elector = SimpleNamespace(term=Term(4))
         self.core = SimpleNamespace(last_seq=LAST_SEQ, progress=lambda: self.progress)
         self.runner: Any = SimpleNamespace(
@@ -117,6 +120,16 @@ def test_replica_is_left_behind_when_patience_is_over() -> None:
     assert bench.is_empty()
     bench.behind(one=20)
     assert bench.waits(3_000) == "n2 20", "it is waited for again"
+
+
+def test_replica_that_says_that_it_cannot_catch_up_is_left_behind_at_once() -> None:
+    """NATS-147: no write waits for it any more, and all of that is told."""
+    bench = Bench()
+    bench.behind(one=20)
+    assert bench.waits(0) == "n2 20"
+    bench.progress[ONE].cannot_complete = True
+    assert bench.waits(1) is None
+    assert bench.told() == [(WAITED_FOR, "n2", 20), (LEFT_BEHIND, "n2", 20)]
 
 
 @pytest.mark.parametrize("why", ["is down", "was not heard in this term"])
