@@ -148,9 +148,9 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "S0.5-replication",
         "Replication messages do not wait for their term.",
         Edit(
-            "ChannelRunner.execute",
-            "parts.outbox.send(to, message, after_operation=self.term_operation)",
-            "parts.outbox.send(to, message, after_operation=0)",
+            "ChannelRunner._send",
+            "send, after = self.parts.outbox.send, self.term_operation",
+            "send, after = self.parts.outbox.send, 0",
         ),
         directed(TESTS + "replication_message_waits_for_its_term"),
     ),
