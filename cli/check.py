@@ -168,19 +168,25 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
 
 
 def judge_cluster_and_disks(view: ClusterViewAnswer, client: Any) -> Verdict:
-    """The same as ``judge_cluster``, and each node's own word on its disk (S0.4)."""
+    """The same as ``judge_cluster``, and each node's own word on its disk (S0.4, GAP-13)."""
     verdict = judge_cluster(view)
-    verdict.warnings += stalled_disks(client.cluster_status().nodes)
+    verdict.warnings += troubled_disks(client.cluster_status().nodes)
     return verdict
 
 
-def stalled_disks(nodes: Iterable[NodeStatus]) -> list[str]:
-    """One sentence for each disk that has not finished an operation for long."""
+def troubled_disks(nodes: Iterable[NodeStatus]) -> list[str]:
+    """One sentence for each disk that is nearly full or has not finished an operation for long."""
     found: list[str] = []
     for node in nodes:
         stall = (node.status or {}).get("storage_stall")
         if stall is not None:
             found.append(StorageStall(**stall).told(node.name))
+        disk = (node.status or {}).get("disk")
+        if disk is not None and disk["is_low"]:
+            found.append(
+                f"the disk of {node.name} has {disk['free_bytes']} bytes free, its "
+                f"storage.min_free_bytes is {disk['min_free_bytes']}"
+            )
     return found
 
 

@@ -353,6 +353,12 @@ class StorageSettings:
     files_reserved: int = 128
     """Open files that no connection may use: both ports accept nothing while one of the last that
     the process may open would be needed for it."""
+    min_free_bytes: int = 256 * MIB
+    """Free bytes of the disk below which the node takes no new writes of clients (no_space), and
+    gives its leaderships to replicas that have space; a follower goes on down to a quarter of that.
+    Trimming needs some room: two segments, and as much for files that are merged. 0: no limit."""
+    free_check_ms: int = 1_000
+    """Between two looks at the free bytes."""
     disk_full_retry_ms: int = 5_000
     """At start on a full disk: wait and look again, with a clear state."""
     stall_handover_ms: int = 2_000

@@ -9,6 +9,7 @@
     │  ├─ NotLeaderError               NOT_APPLIED, retriable
     │  ├─ NoLeaderError                NOT_APPLIED, retriable
     │  ├─ OverloadedError              NOT_APPLIED, retriable
+    │  ├─ NoSpaceError                 NOT_APPLIED, retriable
     │  ├─ UnavailableError             NOT_APPLIED, retriable  (stopping, recovering, ...)
     │  ├─ RequestTimeoutError          NOT_APPLIED, retriable  (nothing was sent)
     │  ├─ PayloadTooLargeError         NOT_APPLIED, final
@@ -121,6 +122,14 @@ class OverloadedError(RequestError):
     """A bounded queue is full; the message names it with its length and limit."""
 
     code = "overloaded"
+    retriable = True
+
+
+class NoSpaceError(RequestError):
+    """The disk of the leader's node is nearly full: it takes no new writes before there is space,
+    and gives its leadership to a replica that has some."""
+
+    code = "no_space"
     retriable = True
 
 

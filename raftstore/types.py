@@ -234,6 +234,8 @@ EVENT_TYPES: Final = (
     "hole_given_up",
     "scrub_finished",
     "stalled",
+    "disk_low",
+    "disk_space_back",
     "channel_closed",
     "replica_waited_for",
     "replica_left_behind",

@@ -69,6 +69,8 @@ class NodePorts:
     """The node cannot keep up and is to end in order (``catchup.slow_action``)."""
     stall: Callable[[], StorageStall | None] = lambda: None
     """What the disk does not finish now, for views."""
+    free_bytes: Callable[[], int | None] = lambda: None
+    """Free bytes of the disk by the newest look; None: not known."""
     extra_status: Callable[[], dict[str, Any]] = dict
     """What the outside adds to the node's status, such as the bytes it sent."""
     extra_metrics: Callable[[], tuple[tuple[Sample, ...], tuple[Histogram, ...]]] = lambda: ((), ())

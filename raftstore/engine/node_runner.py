@@ -17,6 +17,7 @@ from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
 from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.catch_ups import CatchUps
+from raftstore.engine.channel.disk_space import DiskSpace
 from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.hole_repairs import HoleRepairs
 from raftstore.engine.channel.idle_electors import IdleElectors
@@ -59,7 +60,7 @@ from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.engine.snapshots.service import ReplicaSnapshots
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
 from raftstore.protocol.batches import BatchMessage
-from raftstore.protocol.election import ElectionMessage
+from raftstore.protocol.election import ElectionMessage, TransferNow
 from raftstore.protocol.message import Message
 from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
@@ -88,12 +89,16 @@ class NodeRunner:
         self.drain = Drain(self.channels, self._active, self.clock)
         self.levels = ToldLevels(me, identity.level)
         self.outbox = Outbox(ports.log, ports.transport, self.levels.takes_bundles)
+        self.space = DiskSpace(
+            me, self.channels, settings.storage, self.events.tell, ports.free_bytes
+        )
         self.guard = StorageGuard(
             me,
             ports.log,
             self.outbox,
             self.events.tell,
             unsynced_bytes_max=settings.storage.unsynced_bytes_max,
+            space=self.space,
             stall=ports.stall,
         )
         self.writes = ClientWrites(settings.replication.client_payload_bytes_max)
@@ -115,6 +120,7 @@ class NodeRunner:
             self.repairs.deadlines,
             self.retention.deadlines,
             self.expirer.deadlines,
+            self.space.deadlines,
             *self.snapshots.deadlines,
             *self.healing.deadlines,
             *self.batches.deadlines,
@@ -239,6 +245,7 @@ class NodeRunner:
                 settings=self._settings.retention,
                 segment_bytes=self._settings.storage.segment_bytes,
                 tell=self.events.tell,
+                is_space_low=lambda: self.space.is_low,
             )
         )
         bytes_max = self._settings.retention.slow_replica_bytes
@@ -394,6 +401,7 @@ class NodeRunner:
         self.controller.start(now_ms)
         self.retention.start(now_ms)
         self.healing.start(now_ms)
+        self.space.start(now_ms)
         self._after()
 
     # --- turns ------------------------------------------------------------------------------------
@@ -429,7 +437,9 @@ class NodeRunner:
         elif kind in ELECTION_KINDS:
             election = cast("ElectionMessage", message)
             runner = self.channels.get(election.channel)
-            if runner is not None:
+            # S9: a leadership that would be given away at once is declined.
+            is_declined = kind is TransferNow and self.space.is_low
+            if runner is not None and not is_declined:
                 self._active.touch(runner.channel)
                 self.failovers.on_election(runner, election, now_ms)
                 runner.on_election(sender, election, now_ms)
@@ -527,6 +537,7 @@ class NodeRunner:
         self.controller.on_timer(now_ms)
         self.hashes.on_timer(now_ms)
         self.repairs.on_timer(now_ms)
+        self.space.on_timer(now_ms)
         self.retention.on_timer(now_ms)
         self.expirer.on_timer(now_ms)
         self.snapshots.on_timer(now_ms)

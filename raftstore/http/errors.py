@@ -27,6 +27,7 @@ STATUS_BY_ERROR: Final[tuple[tuple[type[RaftstoreError], HTTPStatus], ...]] = (
     (errors.AuthenticationError, HTTPStatus.UNAUTHORIZED),
     (errors.ForbiddenError, HTTPStatus.FORBIDDEN),
     (errors.OverloadedError, HTTPStatus.TOO_MANY_REQUESTS),
+    (errors.NoSpaceError, HTTPStatus.INSUFFICIENT_STORAGE),
     (errors.PageExpiredError, HTTPStatus.GONE),
     (errors.SnapshotExpiredError, HTTPStatus.GONE),
     (errors.DataLossError, HTTPStatus.GONE),

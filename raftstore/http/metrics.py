@@ -34,6 +34,9 @@ HELP: Final = {
     "raftstore_storage_bytes": "Bytes on disk.",
     "raftstore_storage_stalled_seconds": "How long the disk has not finished an operation; 0: "
     "none takes too long.",
+    "raftstore_disk_free_bytes": "Free bytes of the disk by the newest look.",
+    "raftstore_disk_low": "1 while they are fewer than storage.min_free_bytes: no new writes.",
+    "raftstore_no_space_refused": "Writes refused for that.",
     "raftstore_unsynced_bytes": "Bytes of log entries that are not on the disk yet.",
     "raftstore_stall_dropped_messages": "Messages dropped because they waited for a disk that "
     "hangs.",

@@ -14,6 +14,7 @@ _LOUD: Final = {
     "stop_serving": logging.ERROR,
     "unexpected_message": logging.WARNING,
     "storage_stalled": logging.ERROR,
+    "disk_low": logging.WARNING,
 }
 
 

@@ -213,6 +213,7 @@ class NodeProcess:
             on_give_up=self._give_up,
             on_event=log_event,
             stall=watchdog.stall,
+            free_bytes=lambda: store.space.newest,
             extra_status=lambda: {"traffic": network.traffic.totals()},
             extra_metrics=self._measured,
         )

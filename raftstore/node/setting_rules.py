@@ -95,6 +95,8 @@ SPECIAL_RANGES: Final = {
     "retention.interval_ms": Range(10, 3_600_000),
     "scrub.second_bytes_max": Range(1 * KIB, SIZES.high),
     "scrub.interval_ms": Range(10, 366 * DAY_MS),
+    "storage.min_free_bytes": Range(0, SIZES.high),
+    "storage.free_check_ms": Range(100, 3_600_000),
     "storage.files_reserved": Range(16, 65_536),
     "storage.channels_max": Range(16, 1_048_576),
     "http.tls_handshake_ms": Range(100, 60_000),

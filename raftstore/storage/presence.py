@@ -6,7 +6,8 @@ whether the paths of the data directory still lead to what is open: the director
 the log with its current segment, the mark and the tables. Two looks in a row must agree, since the
 mark is replaced by a new file when it is full.
 
-The thread exists because a look may hang where a disk does; the loop thread never waits for it.
+The thread exists because a look may hang where a disk does; the loop thread never waits for it. So
+it looks at the free space of the disk, too.
 """
 
 from __future__ import annotations
@@ -59,13 +60,16 @@ class PresenceWatch:
         on_gone: Callable[[str], None],
         *,
         interval_s: float = LOOK_INTERVAL_S,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
+        """``look``: what else is to be looked at on the disk each time, in the same thread."""
         # Held open: a file system may number a directory anew once nobody has it open.
         self._held = {path: os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in directories}
         self._directories = [place_of(path, held) for path, held in self._held.items()]
         self._files = files
         self._on_gone = on_gone
         self._interval_s = interval_s
+        self._look = look
         self._is_stopped = Event()
         self._thread = Thread(target=self._run, name="raftstore-presence", daemon=True)
         self._thread.start()
@@ -81,6 +85,7 @@ class PresenceWatch:
     def _run(self) -> None:
         before: set[Place] = set()
         while not self._is_stopped.wait(self._interval_s):
+            self._look()
             places = (*self._directories, *self._files())
             gone = [place for place in places if is_gone(place)]
             for place in gone:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from raftstore.config import StorageSettings
 from raftstore.storage.files import DIRECTORY_MODE, FileOps
+from raftstore.storage.free_space import FreeSpace
 from raftstore.storage.identity import (
     FREE_BYTES_MIN,
     StoreIdentity,
@@ -37,15 +38,22 @@ class Store:
     log: SegmentLog
     tables: LevelDbTables
     notes: tuple[str, ...]
+    space: FreeSpace
 
     def watch_presence(self, on_gone: Callable[[str], None]) -> PresenceWatch:
-        """Look, in a thread of its own, whether the directory stays where it is (S0.1).
+        """Look, in a thread of its own, whether the directory stays where it is (S0.1), and how
+        much of its disk is free.
 
         ``on_gone`` is called from there, once. Stop the watch before the store is closed.
         """
         home, lock = self.identity.directory, self.identity.place()
         directories = (home, home / LOG_DIRECTORY, home / TABLES_DIRECTORY)
-        return PresenceWatch(directories, lambda: (lock, *self.log.committer.places()), on_gone)
+        return PresenceWatch(
+            directories,
+            lambda: (lock, *self.log.committer.places()),
+            on_gone,
+            look=self.space.look,
+        )
 
     def close(self, *, is_clean: bool) -> None:
         """Close everything and unlock the directory; ``is_clean``: the log was flushed before."""
@@ -101,7 +109,9 @@ def open_store(
             "the tables were put aside and are built again from the log, or from another replica "
             f"where the log was trimmed: {tables.rebuilt_because}"
         )
-    return Store(identity, log, tables, tuple(notes))
+    space = FreeSpace(ops, directory)
+    space.look()
+    return Store(identity, log, tables, tuple(notes), space)
 
 
 def _close_to_others(directory: Path) -> None:

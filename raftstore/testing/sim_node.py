@@ -52,6 +52,8 @@ class SimNode:
         self.runner: WatchedRunner | None = None
         self.store = SimStore(self.name, cluster.options.seed, self._reach_in_log)
         self.tables = cluster.make_tables()
+        self.free_bytes: int | None = None
+        """Of its disk; None: the node does not look."""
         self.level = LEVEL
         """Of the version that is installed here; it changes while the node is down."""
         self.told: dict[NodeId, int] = {}
@@ -121,6 +123,7 @@ class SimNode:
             on_halt=self._halt,
             on_event=self._event,
             stall=self.disk.stall,
+            free_bytes=lambda: self.free_bytes,
         )
         self.runner = WatchedRunner(identity, ports, self.settings)
         self.runner.start(self.clock.now_ms())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftstore.cli.check import stalled_disks
+from raftstore.cli.check import troubled_disks
 from raftstore.client.results import NodeStatus
 
 STALL = {"doing": "fdatasync", "path": "/data/n1/log/0001.seg", "for_ms": 12_040}
@@ -21,6 +21,6 @@ def test_disk_that_hangs_is_named_with_operation_file_and_time() -> None:
     """
     nodes = [node("n1", {"storage_stall": STALL}), node("n2", {"storage_stall": None})]
     nodes += [node("n3", None), node("n4", {})]
-    assert stalled_disks(nodes) == [
+    assert troubled_disks(nodes) == [
         "the disk of n1 has not finished fdatasync on /data/n1/log/0001.seg for 12.0 s"
     ]

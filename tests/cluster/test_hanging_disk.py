@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raftstore.cli.check import stalled_disks
+from raftstore.cli.check import troubled_disks
 from raftstore.client.blocking.client import Client
 from raftstore.errors import RaftstoreError
 from raftstore.faults import VARIABLE
@@ -96,7 +96,7 @@ def test_leader_whose_disk_hangs_is_replaced_and_ends_with_the_cause(
         stall = own_status(client, leader)["storage_stall"]
         assert stall["doing"] == "fdatasync"
         assert stall["for_ms"] >= 400
-        assert len(stalled_disks(client.cluster_status().nodes)) == 1
+        assert len(troubled_disks(client.cluster_status().nodes)) == 1
         assert resident_kib(cluster, leader) - before < GROWTH_KIB_MAX
         acknowledged |= write_on(client, 0.5, 1_000_000)
         assert eventually(cluster.ended, lambda ended: leader in ended)[leader] == 70

@@ -59,6 +59,7 @@ REMEDIES = {
     "invalid_state_store": "see the reason; include_stale_stores=True reads what restores",
     "no_leader": "retry; if it lasts, see `raftstore status`: a majority of replicas must be up",
     "overloaded": "slow down or retry later",
+    "no_space": "retry later, or free space on the node that the message names",
     "unavailable": "retry; the message says what the node is waiting for",
     "timeout": "give more time, or see whether the nodes can be reached",
     "payload_too_large": "split the value, or store a reference to it",

@@ -267,7 +267,8 @@ class ChannelRunner:
             except (DecodeError, CorruptRecordError) as error:
                 self.reject(client, message, SchemaError, str(error))
                 return
-        refusal = refusal or self.parts.guard.refusal(len(message.payload))
+        size = len(message.payload)
+        refusal = refusal or self.parts.guard.write_refusal(size, is_client=is_client)
         self._step(PublishReceived(client, message, refusal), now_ms)
 
     def reject(self, client: int, message: PubMsg, error: type[RequestError], text: str) -> None:
@@ -306,7 +307,7 @@ class ChannelRunner:
         if not admits(self.elector, members, sender, message, now_ms, self._tell_stale):
             self._pump()
             return
-        if type(message) in WITH_RECORDS and self.parts.guard.refusal(0) is not None:
+        if type(message) in WITH_RECORDS and not self.parts.guard.takes_records():
             self._pump()  # S0.4: what is not on the disk is bounded; it is caught up with later
             return
         # S7.3: a leader that has committed nothing in its term yet tells no position.

@@ -1,9 +1,11 @@
-"""Behaviour while the disk hangs, and the bound on bytes that are not on the disk (S0.4)."""
+"""Behaviour while the disk hangs or is nearly full, and the bound on bytes that are not on the disk
+(S0.4)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from raftstore.engine.channel.disk_space import DiskSpace
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.node_ports import Tell
 from raftstore.errors import OverloadedError, Refusal
@@ -22,6 +24,7 @@ class StorageGuard:
         tell: Tell,
         *,
         unsynced_bytes_max: int,
+        space: DiskSpace,
         stall: Callable[[], StorageStall | None],
     ) -> None:
         self._me = me
@@ -29,6 +32,7 @@ class StorageGuard:
         self._outbox = outbox
         self._tell = tell
         self._unsynced_bytes_max = unsynced_bytes_max
+        self.space = space
         self.stall = stall
         """What the disk does not finish right now, for views."""
         self.reason: str | None = None
@@ -44,6 +48,17 @@ class StorageGuard:
             self._tell("storage_stalled", reason=self.reason)
         elif before is not None:
             self._tell("storage_resumed", reason=before, dropped_messages=self._outbox.dropped)
+
+    def write_refusal(self, more_bytes: int, *, is_client: bool) -> Refusal | None:
+        """Code and text if a new write must not be sequenced now.
+
+        What the node itself proposes is small, and may free space, as the end of a table does.
+        """
+        return self.refusal(more_bytes) or (self.space.refusal() if is_client else None)
+
+    def takes_records(self) -> bool:
+        """Whether a leader's records are taken; others are caught up with later."""
+        return not self.space.is_exhausted and self.refusal(0) is None
 
     def refusal(self, more_bytes: int) -> Refusal | None:
         """Code and text if the log must not take so much more now.

@@ -48,6 +48,11 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     stall = node.guard.stall()
     stalled_s = 0.0 if stall is None else stall.for_ms / 1000
     yield "raftstore_storage_stalled_seconds", (), stalled_s
+    space = node.guard.space
+    if space.free_bytes is not None:
+        yield "raftstore_disk_free_bytes", (), float(space.free_bytes)
+    yield "raftstore_disk_low", (), float(space.is_low)
+    yield "raftstore_no_space_refused_total", (), float(space.refused)
     yield "raftstore_unsynced_bytes", (), float(node.log.unsynced_bytes())
     yield "raftstore_stall_dropped_messages_total", (), float(node.outbox.dropped)
     yield "raftstore_reads_waiting", (), float(node.reader.waiting)

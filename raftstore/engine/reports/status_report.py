@@ -48,6 +48,13 @@ def node_status(node: NodeParts, now_ms: int) -> dict[str, Any]:
     status["metadata"] = _metadata(node, now_ms)
     stall = node.guard.stall()
     status["storage_stall"] = None if stall is None else stall._asdict()
+    space = node.guard.space
+    status["disk"] = {
+        "free_bytes": space.free_bytes,
+        "min_free_bytes": node.settings.storage.min_free_bytes,
+        "is_low": space.is_low,
+        "takes_records": not space.is_exhausted,
+    }
     status["failovers"] = list(node.ring.newest("failover", FAILOVERS_SHOWN))
     return status
 
@@ -162,6 +169,9 @@ def _warnings(node: NodeParts) -> list[str]:
     warnings: list[str] = []
     if (stall := node.guard.stall()) is not None:
         warnings.append(f"{stall.told(node_name(node.me))}; it leads no channel until then")
+    if (space := node.guard.space).is_low:
+        doing = "takes no records" if space.is_exhausted else "takes no new writes"
+        warnings.append(f"{space.reason}; it {doing} until there is more")
     if node.controller.metadata.elector.leader is None:
         text = "the metadata channel has no leader known here; tables cannot be created now"
         warnings.append(text)

@@ -80,6 +80,8 @@ class RetentionParts:
     settings: RetentionSettings
     segment_bytes: int
     tell: Tell
+    is_space_low: Callable[[], bool] = lambda: False
+    """The disk is nearly full: what only a courtesy keeps goes."""
 
 
 class Floors:
@@ -93,6 +95,7 @@ class Floors:
         self._watch = parts.watch
         self._tell = parts.tell
         self._levels = parts.levels
+        self._is_space_low = parts.is_space_low
         self._given_up: dict[tuple[ChannelId, str, str], None] = {}
         self.given_up_total = 0
         self.sources: list[Source] = []
@@ -125,7 +128,7 @@ class Floors:
         self._given_up = {key: None for key in self._given_up if key[0] != runner.channel}
 
     def _is_overfull(self) -> bool:
-        return self._log.size_bytes() > self._settings.log_bytes_max
+        return self._is_space_low() or self._log.size_bytes() > self._settings.log_bytes_max
 
     def _slow_replicas(self, runner: ChannelRunner) -> Iterator[Floor]:
         """Of followers, too: one that leads next is asked for the same records."""

@@ -84,6 +84,7 @@ class Trimmer:
         self._settings = parts.settings
         self._segment_bytes = parts.segment_bytes
         self._tell = parts.tell
+        self._is_space_low = parts.is_space_low
         self._work: _Work | None = None
         self._measured: dict[ChannelId, _Measured] = {}
         self._held_by: dict[ChannelId, Floor] = {}
@@ -273,14 +274,15 @@ class Trimmer:
     # --- segments ---------------------------------------------------------------------------------
 
     def _is_too_long(self) -> bool:
-        size = self._log.size_bytes()
-        return size > self._settings.log_bytes and size > self._bytes_wanted()
+        return self._log.size_bytes() > self._bytes_wanted()
 
     def _bytes_wanted(self) -> int:
         """Bytes that the log may have: so many more than its bases that to write these anew for
         each old segment costs less than it frees."""
         bases = sum(len(runner.core.base.folds) for runner in self._channels.values())
-        return max(self._settings.log_bytes, BASES_IN_LOG_MIN * bases)
+        # GAP-13: on a disk that is nearly full as little as there can be, which is one segment.
+        least = self._segment_bytes if self._is_space_low() else self._settings.log_bytes
+        return max(least, BASES_IN_LOG_MIN * bases)
 
     def _to_be_freed(self) -> int:
         """The newest segment that has to go for the log to be half of what it may be."""

@@ -6,11 +6,64 @@ from tests.mutations.guard import directed, worlds
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
+SPACE = "tests/unit/engine/channel/test_disk_space.py::test_"
+TRIMMED = "tests/unit/engine/retention/test_trimmed_channels.py::test_"
 STALLS = "tests/unit/engine/test_storage_stalls.py::test_"
 TESTS = "tests/unit/engine/channel/test_rules_engine.py::test_"
 HOLE_REPAIRS = "tests/unit/engine/channel/test_hole_repairs.py::test_"
 
 DISK_WAITS_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "GAP-13-refuse",
+        "A node goes on taking writes until its disk is full, which ends it.",
+        Edit("DiskSpace._look", "free < _mark(self._bytes_min, is_below=self.is_low)", "False"),
+        directed(
+            SPACE + "gap_13_leader_that_finds_no_successor_refuses_writes_and_recovers_by_itself",
+            SPACE + "marks_are_left_a_quarter_above_where_they_were_met",
+        ),
+    ),
+    mutation(
+        "GAP-13-hand-over",
+        "A leader without space keeps its leadership, and its channels take no writes.",
+        Edit("DiskSpace.on_timer", "self._give_away(now_ms)", ""),
+        directed(
+            SPACE + "gap_13_leader_without_space_gives_its_leadership_to_a_replica_that_has_some"
+        ),
+    ),
+    mutation(
+        "GAP-13-decline",
+        "A replica without space takes a leadership over, and gives it back, for ever.",
+        Edit("NodeRunner.on_peer_message", "kind is TransferNow and self.space.is_low", "False"),
+        directed(
+            SPACE + "gap_13_leader_that_finds_no_successor_refuses_writes_and_recovers_by_itself"
+        ),
+    ),
+    mutation(
+        "GAP-13-follower",
+        "A follower takes records until its disk is full.",
+        Edit("StorageGuard.takes_records", "not self.space.is_exhausted", "True"),
+        directed(SPACE + "gap_13_followers_without_space_go_on_as_long_as_they_can"),
+    ),
+    mutation(
+        "GAP-13-commands",
+        "A table cannot be removed to free space.",
+        Edit(
+            "StorageGuard.write_refusal",
+            "self.space.refusal() if is_client else None",
+            "self.space.refusal()",
+        ),
+        directed(SPACE + "gap_13_table_can_be_removed_while_no_node_has_space"),
+    ),
+    mutation(
+        "GAP-13-trim",
+        "Logs stay as long as ever while the disk is nearly full.",
+        Edit(
+            "Trimmer._bytes_wanted",
+            "self._segment_bytes if self._is_space_low() else self._settings.log_bytes",
+            "self._settings.log_bytes",
+        ),
+        directed(TRIMMED + "gap_13_log_is_cut_as_far_as_it_can_be_while_the_disk_is_nearly_full"),
+    ),
     mutation(
         "S0.4-hang-hand-over",
         "A leader whose disk hangs does not give its leadership away.",

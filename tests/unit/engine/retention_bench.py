@@ -120,6 +120,7 @@ class Bench:
     def __init__(self, **settings: Any) -> None:
         self.now_ms = 1_000
         self.wall_ms = 1_000_000
+        self.is_space_low = False
         self.applied: dict[ChannelId, int] = {}
         self.barriers: list[tuple[ChannelId, Callable[[Barrier, int], None]]] = []
         self.events: list[tuple[str, dict[str, object]]] = []
@@ -149,6 +150,7 @@ class Bench:
             settings=self.settings,
             segment_bytes=SEGMENT_BYTES,
             tell=self._tell,
+            is_space_low=lambda: self.is_space_low,
         )
         self.retention = Retention(self.parts)
 

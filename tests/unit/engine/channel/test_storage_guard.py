@@ -27,8 +27,15 @@ class Bench:
         self.outbox = SimpleNamespace(is_stalled=False, dropped=3)
         log: Any = SimpleNamespace(unsynced_bytes=lambda: self.unsynced)
         outbox: Any = self.outbox
+        self.space: Any = SimpleNamespace(is_exhausted=False, refusal=lambda: None)
         self.guard = StorageGuard(
-            ME, log, outbox, self._tell, unsynced_bytes_max=LIMIT, stall=lambda: None
+            ME,
+            log,
+            outbox,
+            self._tell,
+            unsynced_bytes_max=LIMIT,
+            space=self.space,
+            stall=lambda: None,
         )
 
     def _tell(self, name: str, **fields: Any) -> None:

@@ -24,6 +24,7 @@ from raftstore.protocol.admin import (
     TableInfo,
 )
 from raftstore.protocol.reads import Bounds
+from raftstore.protocol.table_settings import TableSettings
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Seq, Term, channel_id
 
 ME, ONE, TWO = (NodeId(f"n{number}@00") for number in (1, 2, 3))
@@ -38,6 +39,7 @@ def table(**fields: Any) -> Any:
         "name": "t", "uuid": UUID, "key_columns": ("k",), "partitions": 2, "replicas": 2,
         "durability": "fsync", "max_lag": None, "schema_json": "{}", "max_staleness_ms": None,
         "max_batches_behind": None, "standby_reads": True, "max_replica_lag": None,
+        "settings": TableSettings(retention_records=5_000),
         "placement": [[ME, ONE], [ONE, TWO]],
     }  # fmt: skip
     return SimpleNamespace(**entry | fields)
@@ -192,6 +194,7 @@ def test_cluster_info_tells_each_table_as_the_catalog_has_it() -> None:
             "t", UUID, ("k",), 2, 2, "fsync", 8, "{}", channels,
             max_staleness_ms=90, max_batches_behind=2, standby_reads=True, seq=Seq(33),
             max_replica_lag=55,
+            settings=TableSettings(retention_records=5_000),
         ),
     )  # fmt: skip
     assert answer.metadata_channel == ChannelInfo(METADATA, (ME, TWO), None, Term(0))

@@ -267,6 +267,16 @@ def test_log_is_too_long_above_its_bound() -> None:
     assert wanted(too_long(log_bytes=1_599)) == 8
 
 
+def test_gap_13_log_is_cut_as_far_as_it_can_be_while_the_disk_is_nearly_full() -> None:
+    """Although it is no longer than it may be, and a replica that is behind needs its records."""
+    bench = too_long(log_bytes=1_600)
+    bench.heard(B, 3)
+    assert wanted(bench) is None
+    bench.is_space_low = True
+    bench.look()
+    assert wanted(bench) == 12
+
+
 def test_channel_that_keeps_a_younger_segment_is_left_alone() -> None:
     """Its records would free nothing while another keeps the oldest."""
     bench = too_long()

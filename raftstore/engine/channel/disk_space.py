@@ -1,0 +1,125 @@
+"""Room on the disk of a node for what is written, looked at before there is none (GAP-13).
+
+A disk that is full fails a write, which ends the node (S0.4), and what would free space, trimming
+and merging files, needs some itself. So two marks stand before that. Below the first one the node
+takes no new writes of clients and gives its leaderships to replicas that have space; as a follower
+it goes on. Below the second one it takes no records of its leaders either: it catches up when there
+is space again. All of it ends by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from raftstore.config import StorageSettings
+from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.node_ports import METADATA_NAME, Tell
+from raftstore.errors import NoSpaceError, Refusal
+from raftstore.types import ChannelId, NodeId, Role, node_name
+
+if TYPE_CHECKING:
+    from raftstore.engine.channel.runner import ChannelRunner
+
+RESERVE_PART: Final = 4
+"""The second mark is this part of the first one; so much above a mark has to be free again, too."""
+HAND_OVER_INTERVAL_MS: Final = 10_000
+"""Between two tries to give away the leadership of a channel, each to another voter."""
+
+
+class DiskSpace:
+    """Of one node."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        channels: Mapping[ChannelId, ChannelRunner],
+        settings: StorageSettings,
+        tell: Tell,
+        free_bytes: Callable[[], int | None],
+    ) -> None:
+        """``free_bytes``: by the newest look at the disk; None: not known."""
+        self._me = me
+        self._channels = channels
+        self._bytes_min = settings.min_free_bytes
+        self._interval_ms = settings.free_check_ms
+        self._tell = tell
+        self._free_bytes = free_bytes
+        self.free_bytes: int | None = None
+        self.is_low = False
+        """Below the first mark: no new writes of clients, no leadership."""
+        self.is_exhausted = False
+        """Below the second one: no records at all."""
+        self.refused = 0
+        """Writes of clients since the start."""
+        self._tries: dict[ChannelId, tuple[int, int]] = {}
+        """How often each leadership was offered, and when it may be again (ms)."""
+        self.deadlines: Deadlines[int] = Deadlines()
+
+    def start(self, now_ms: int) -> None:
+        """Look from time to time, if there is a mark at all."""
+        if self._bytes_min:
+            self.deadlines.push(0, now_ms)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Look, when that is due."""
+        for _ in self.deadlines.due(now_ms):
+            self.deadlines.push(0, now_ms + self._interval_ms)
+            self._look()
+            if self.is_low:
+                self._give_away(now_ms)
+
+    def refusal(self) -> Refusal | None:
+        """Code and text if a client's write must not be taken now."""
+        if not self.is_low:
+            return None
+        self.refused += 1
+        return Refusal(NoSpaceError, f"{self.reason}; free some, or wait for another leader")
+
+    @property
+    def reason(self) -> str:
+        """The one sentence that is told everywhere."""
+        return (
+            f"the disk of {node_name(self._me)} has {self.free_bytes} bytes free, "
+            f"storage.min_free_bytes is {self._bytes_min}"
+        )
+
+    def _look(self) -> None:
+        self.free_bytes = free = self._free_bytes()
+        if free is None:
+            return
+        before = (self.is_low, self.is_exhausted)
+        self.is_low = free < _mark(self._bytes_min, is_below=self.is_low)
+        reserve = self._bytes_min // RESERVE_PART
+        self.is_exhausted = free < _mark(reserve, is_below=self.is_exhausted)
+        if (self.is_low, self.is_exhausted) == before:
+            return
+        name = "disk_low" if self.is_low else "disk_space_back"
+        self._tell(
+            name,
+            free_bytes=free,
+            min_free_bytes=self._bytes_min,
+            takes_records=not self.is_exhausted,
+        )
+        if not self.is_low:
+            self._tries.clear()
+
+    def _give_away(self, now_ms: int) -> None:
+        """S9: offer each leadership to one voter after another; one without space declines."""
+        for runner in tuple(self._channels.values()):
+            # Commands on tables are small, and the end of one frees space: they are taken here.
+            if runner.elector.role is not Role.LEADER or runner.name == METADATA_NAME:
+                continue
+            tries, due_ms = self._tries.get(runner.channel, (0, now_ms))
+            voters = [each for each in runner.config().voters if each != self._me]
+            voters = [each for each in voters if runner.parts.is_up(each)]
+            if due_ms <= now_ms and voters:
+                self._tries[runner.channel] = (tries + 1, now_ms + HAND_OVER_INTERVAL_MS)
+                target = voters[tries % len(voters)]
+                runner.request_hand_over(target, "no space on the disk", now_ms)
+
+
+def _mark(mark: int, *, is_below: bool) -> int:
+    """Bytes that have to be free; more once there were fewer, so that it does not change its mind
+    with every file that is merged."""
+    return mark + mark // RESERVE_PART if is_below else mark

@@ -1,0 +1,24 @@
+"""How much of the disk is free, as a thread that may wait for it saw it last (GAP-13)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raftstore.storage.files import FileOps
+
+
+class FreeSpace:
+    """Of the disk of one data directory; looked at by one thread, read by any."""
+
+    def __init__(self, ops: FileOps, directory: Path) -> None:
+        self._ops = ops
+        self._directory = directory
+        self.newest: int | None = None
+        """Bytes that an ordinary user may still write; None: not known."""
+
+    def look(self) -> None:
+        """Look now. A disk that cannot tell it leaves what is known: its next write will fail."""
+        try:
+            self.newest = self._ops.free_bytes(self._directory)
+        except OSError:
+            return
