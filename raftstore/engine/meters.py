@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.channel.channel_parts import RoleBefore
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram, Labels, Sample
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject

@@ -17,6 +17,7 @@ from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
 from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.catch_ups import CatchUps
+from raftstore.engine.channel.channel_parts import ChannelNotices, ChannelParts
 from raftstore.engine.channel.disk_space import DiskSpace
 from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.hole_repairs import HoleRepairs
@@ -24,7 +25,7 @@ from raftstore.engine.channel.idle_electors import IdleElectors
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.registry import ChannelRegistry
-from raftstore.engine.channel.runner import ChannelNotices, ChannelParts, ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.schedule import ChannelSchedule
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.client_answers import ClientAnswers

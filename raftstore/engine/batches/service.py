@@ -10,8 +10,9 @@ from raftstore.engine.batches.batch_sender import BatchSender
 from raftstore.engine.batches.coordinator import Coordinator
 from raftstore.engine.batches.participant import ChannelBatches
 from raftstore.engine.catalog.controller import CatalogController
+from raftstore.engine.channel.channel_parts import RoleBefore
 from raftstore.engine.channel.outbox import Outbox
-from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import METADATA_NAME

@@ -12,9 +12,10 @@ from contextlib import suppress
 
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
+from raftstore.engine.channel.channel_parts import ChannelParts, RoleBefore
 from raftstore.engine.channel.proposals import OnOutcome, Proposals
 from raftstore.engine.channel.registry import ChannelRegistry
-from raftstore.engine.channel.runner import NO_BOUNDS, ChannelParts, ChannelRunner, RoleBefore
+from raftstore.engine.channel.runner import NO_BOUNDS, ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity

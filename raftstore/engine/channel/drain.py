@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raftstore.engine.channel.active_channels import ActiveChannels
-from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.channel.channel_parts import RoleBefore
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.clock import Clock
 from raftstore.types import ChannelId, Role
 

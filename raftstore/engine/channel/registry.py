@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from raftstore.engine.channel.runner import ChannelParts, ChannelRunner
+from raftstore.engine.channel.channel_parts import ChannelParts
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.ports.machine import StateMachine
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings

@@ -7,11 +7,8 @@ those changes reach the core before the input does -> the core's effects run in 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-from raftstore.config import NodeSettings
 from raftstore.core.effects import (
     Append,
     CatchUpNote,
@@ -50,27 +47,23 @@ from raftstore.core.events import (
     TimerFired,
     TrimTo,
 )
-from raftstore.core.pending import PayloadRoom
 from raftstore.core.replica import Replica
 from raftstore.core.sequencer import oversized
-from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.apply_feed import ApplyFeed
-from raftstore.engine.channel.catch_ups import CatchUps
+from raftstore.engine.channel.channel_parts import ChannelParts
 from raftstore.engine.channel.durable_tracker import DurableTracker
 from raftstore.engine.channel.fence import admits
 from raftstore.engine.channel.finding import found_table
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.engine.channel.opened_log import recovered_from
-from raftstore.engine.channel.outbox import Outbox, TermOnly
+from raftstore.engine.channel.outbox import TermOnly
 from raftstore.engine.channel.read_confirmations import (
     OnConfirmed,
     OnRefused,
     ReadConfirmations,
 )
-from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.channel.versions import Versions
-from raftstore.engine.clock import Clock
-from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, Tell
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.errors import (
     CorruptRecordError,
     DecodeError,
@@ -78,14 +71,12 @@ from raftstore.errors import (
     RequestError,
     SchemaError,
 )
-from raftstore.ports.election import ElectorFactory
-from raftstore.ports.ids import IdSource
-from raftstore.ports.log import Base, MessageLog
+from raftstore.ports.log import Base
 from raftstore.ports.machine import StateMachine
-from raftstore.ports.tables import Answers, Conflicts, TableStore
+from raftstore.ports.tables import Answers, Conflicts
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.payload import check_payload
-from raftstore.protocol.publish import PayloadRelay, PubAck, PubMsg, PubReject
+from raftstore.protocol.publish import PayloadRelay, PubMsg, PubReject
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.replication import (
     CommitNotice,
@@ -114,64 +105,6 @@ WITH_RECORDS = frozenset({StoreRequest, MsgSync, PayloadRelay})
 TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
 """Events on which a leader may make a record: only these need the wall clock (S10)."""
 NO_BOUNDS = Bounds()
-RoleBefore = tuple[Term, Role, NodeId | None]
-"""Term, role and leader of a channel before they changed; the elector has the present ones."""
-
-
-@dataclass(slots=True)
-class ChannelNotices:
-    """The parts of a node that are told what happens to its channels, in this order each.
-
-    They know the channels and not the other way round: the node fills this in when it is put
-    together (``NodeRunner``).
-    """
-
-    opened: tuple[Callable[[ChannelRunner, int], None], ...] = ()
-    """A channel was opened (now_ms)."""
-    closed: tuple[Callable[[ChannelRunner], None], ...] = ()
-    """A channel is closed, by a drop of its table or to be opened anew."""
-    leader_changed: tuple[Callable[[ChannelRunner, RoleBefore, int], None], ...] = ()
-    """Role, term or leader changed (already visible in the elector; now_ms)."""
-    applied: tuple[Callable[[ChannelRunner, Answers, int], None], ...] = ()
-    """The applied seq moved (now_ms), and the machine answered some of the records."""
-    freshness_proven: tuple[Callable[[ChannelRunner], None], ...] = ()
-    """How far the channel is committed became known anew."""
-    snapshot_needed: tuple[Callable[[ChannelRunner, int], None], ...] = ()
-    """No log brings the channel's rows or records back: only another replica's state (now_ms)."""
-    hand_over_refused: tuple[Callable[[ChannelRunner, str], None], ...] = ()
-    """The leadership stays here for good: nobody was asked to take it over, for this reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelParts:
-    """The parts of a node that its channels work with: one object for all of them."""
-
-    me: NodeId
-    boot_id: bytes
-    settings: NodeSettings
-    log: MessageLog
-    tables: TableStore
-    ids: IdSource
-    clock: Clock
-    elector_factory: ElectorFactory
-    outbox: Outbox
-    guard: StorageGuard
-    active: ActiveChannels
-    catch_ups: CatchUps
-    notices: ChannelNotices
-    room: PayloadRoom
-    """For payloads of clients, in all channels of the node."""
-    tell: Tell
-    halt: Callable[[str], None]
-    """Stop the node (exit code 70)."""
-    reply: Callable[[int, PubAck | PubReject], None]
-    """Answer a publisher by its handle."""
-    is_up: Callable[[NodeId], bool]
-    """Up from this node's viewpoint."""
-    heard_leader: Callable[[ChannelRunner, NodeId], int | None]
-    """When the leader's node was last heard claiming this channel (None: never, or gone; S1.8)."""
-    stage_refusal: Callable[[ChannelRunner, PubMsg], Refusal | None]
-    """Refuses a chunk of a micro-batch that the leader cannot take now."""
 
 
 class ChannelRunner:

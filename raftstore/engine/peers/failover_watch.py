@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.channel.channel_parts import RoleBefore
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import Tell
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram

@@ -13,7 +13,8 @@ from typing import Final
 
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.core.quorum import has_quorum
-from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.channel.channel_parts import RoleBefore
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.lag_reports import LagReports
 from raftstore.engine.peers.peer_parts import PeerParts

@@ -18,8 +18,9 @@ from typing import Final
 
 from raftstore.config import ExpirySettings
 from raftstore.core.quorum import quorum_ms
+from raftstore.engine.channel.channel_parts import RoleBefore
 from raftstore.engine.channel.proposals import Proposals
-from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.clock import Clock
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.peers.peer_watch import PeerWatch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftstore.engine.channel.runner import ChannelRunner, RoleBefore
+from raftstore.engine.channel.channel_parts import RoleBefore
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.engine.snapshots.receiver import SnapshotReceiver

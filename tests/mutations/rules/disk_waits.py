@@ -132,7 +132,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "What others commit fills the memory of a leader whose disk hangs.",
         Edit(
             "ChannelRunner.on_publish",
-            "refusal = refusal or self.parts.guard.refusal(len(message.payload))",
+            "refusal = refusal or self.parts.guard.write_refusal(size, is_client=is_client)",
             "",
         ),
         directed(STALLS + "what_is_not_on_the_disk_is_bounded_though_others_commit_it"),
@@ -142,7 +142,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "What leaders send fills the memory of a follower whose disk hangs.",
         Edit(
             "ChannelRunner.on_replication",
-            "type(message) in WITH_RECORDS and self.parts.guard.refusal(0) is not None",
+            "type(message) in WITH_RECORDS and not self.parts.guard.takes_records()",
             "False",
         ),
         directed(STALLS + "follower_drops_what_its_disk_does_not_take_and_catches_up"),

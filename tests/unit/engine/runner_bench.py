@@ -13,7 +13,8 @@ from raftstore.config import (
 )
 from raftstore.core import events
 from raftstore.engine.channel.active_channels import ActiveChannels
-from raftstore.engine.channel.runner import ChannelNotices, ChannelRunner
+from raftstore.engine.channel.channel_parts import ChannelNotices
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.errors import Refusal
 from raftstore.protocol.election import RequestVote
 from raftstore.protocol.message import Message

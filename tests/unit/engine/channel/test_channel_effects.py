@@ -29,7 +29,8 @@ from raftstore.core.effects import (
     TransferLeadership,
     Truncate,
 )
-from raftstore.engine.channel.runner import ChannelNotices, ChannelRunner
+from raftstore.engine.channel.channel_parts import ChannelNotices
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.errors import NoLeaderError
 from raftstore.protocol.publish import PubReject
 from raftstore.protocol.replication import CaughtUp, MsgSync, MsgSyncRequest

@@ -249,7 +249,7 @@ def test_leadership_is_offered_to_one_live_voter_after_another() -> None:
 
 @pytest.mark.parametrize("free", [0, 399])
 def test_refusal_tells_the_bytes_and_the_setting(free: int) -> None:
-    """And is counted."""
+    """Each refusal is counted."""
     bench = Bench()
     assert bench.space.refusal() is None
     bench.look(1_000, free)

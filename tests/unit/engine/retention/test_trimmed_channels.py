@@ -268,7 +268,7 @@ def test_log_is_too_long_above_its_bound() -> None:
 
 
 def test_gap_13_log_is_cut_as_far_as_it_can_be_while_the_disk_is_nearly_full() -> None:
-    """Although it is no longer than it may be, and a replica that is behind needs its records."""
+    """It is no longer than it may be, and a replica that is behind needs its records."""
     bench = too_long(log_bytes=1_600)
     bench.heard(B, 3)
     assert wanted(bench) is None

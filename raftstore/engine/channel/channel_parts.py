@@ -1,0 +1,85 @@
+"""The parts of a node that its channels work with, and those that are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raftstore.config import NodeSettings
+from raftstore.core.pending import PayloadRoom
+from raftstore.engine.channel.active_channels import ActiveChannels
+from raftstore.engine.channel.catch_ups import CatchUps
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.storage_guard import StorageGuard
+from raftstore.engine.clock import Clock
+from raftstore.engine.node_ports import Tell
+from raftstore.errors import Refusal
+from raftstore.ports.election import ElectorFactory
+from raftstore.ports.ids import IdSource
+from raftstore.ports.log import MessageLog
+from raftstore.ports.tables import Answers, TableStore
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.types import NodeId, Role, Term
+
+if TYPE_CHECKING:
+    from raftstore.engine.channel.runner import ChannelRunner
+
+RoleBefore = tuple[Term, Role, NodeId | None]
+"""Term, role and leader of a channel before they changed; the elector has the present ones."""
+
+
+@dataclass(slots=True)
+class ChannelNotices:
+    """The parts of a node that are told what happens to its channels, in this order each.
+
+    They know the channels and not the other way round: the node fills this in when it is put
+    together (``NodeRunner``).
+    """
+
+    opened: tuple[Callable[[ChannelRunner, int], None], ...] = ()
+    """A channel was opened (now_ms)."""
+    closed: tuple[Callable[[ChannelRunner], None], ...] = ()
+    """A channel is closed, by a drop of its table or to be opened anew."""
+    leader_changed: tuple[Callable[[ChannelRunner, RoleBefore, int], None], ...] = ()
+    """Role, term or leader changed (already visible in the elector; now_ms)."""
+    applied: tuple[Callable[[ChannelRunner, Answers, int], None], ...] = ()
+    """The applied seq moved (now_ms), and the machine answered some of the records."""
+    freshness_proven: tuple[Callable[[ChannelRunner], None], ...] = ()
+    """How far the channel is committed became known anew."""
+    snapshot_needed: tuple[Callable[[ChannelRunner, int], None], ...] = ()
+    """No log brings the channel's rows or records back: only another replica's state (now_ms)."""
+    hand_over_refused: tuple[Callable[[ChannelRunner, str], None], ...] = ()
+    """The leadership stays here for good: nobody was asked to take it over, for this reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelParts:
+    """The parts of a node that its channels work with: one object for all of them."""
+
+    me: NodeId
+    boot_id: bytes
+    settings: NodeSettings
+    log: MessageLog
+    tables: TableStore
+    ids: IdSource
+    clock: Clock
+    elector_factory: ElectorFactory
+    outbox: Outbox
+    guard: StorageGuard
+    active: ActiveChannels
+    catch_ups: CatchUps
+    notices: ChannelNotices
+    room: PayloadRoom
+    """For payloads of clients, in all channels of the node."""
+    tell: Tell
+    halt: Callable[[str], None]
+    """Stop the node (exit code 70)."""
+    reply: Callable[[int, PubAck | PubReject], None]
+    """Answer a publisher by its handle."""
+    is_up: Callable[[NodeId], bool]
+    """Up from this node's viewpoint."""
+    heard_leader: Callable[[ChannelRunner, NodeId], int | None]
+    """When the leader's node was last heard claiming this channel (None: never, or gone; S1.8)."""
+    stage_refusal: Callable[[ChannelRunner, PubMsg], Refusal | None]
+    """Refuses a chunk of a micro-batch that the leader cannot take now."""
