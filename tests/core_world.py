@@ -2,71 +2,57 @@
 
 Nothing happens by itself: messages lie in ``World.network`` until delivered or dropped, log writes
 lie in ``Node.writes`` until persisted, a crash keeps a prefix of them, and who stands when, and
-whose votes arrive, is the test's choice. Term, vote and role are the production elector's (the real
-pysyncobj), fencing by term is the engine's ``admits`` (S1.4), history is served by its
-``history_for``. That no message leaves a node before its term is durable there (S0.5) only follows
-the engine: what proves it is tests/unit/engine.
+whose votes arrive, is the test's choice. A node is the production ``ChannelRunner`` with the
+production elector and outbox: fencing by term (S1.4), the order of effects, what waits for the disk
+(S0.5) and which history is sent (S6.1) are its rules. Made here are only the ports: a log and a
+table in memory, and a transport to ``World.network``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from raftstore.config import (
-    PAYLOAD_BYTES_MAX,
     CatchUpSettings,
     ElectionSettings,
+    NodeSettings,
     ReplicationSettings,
 )
 from raftstore.core.dedupe import CONDITIONED_KINDS
-from raftstore.core.effects import (
-    Append,
-    CommitAdvanced,
-    Effect,
-    Halt,
-    Reply,
-    Send,
-    ServeSync,
-    StepDown,
-    Truncate,
-)
-from raftstore.core.events import (
-    Applied,
-    Event,
-    Persisted,
-    PublishReceived,
-    Received,
-    RoleChanged,
-    TimerFired,
-)
+from raftstore.core.effects import Effect
+from raftstore.core.events import Event, PublishReceived, TimerFired
 from raftstore.core.folds import advance
+from raftstore.core.replica import Replica
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
-from raftstore.engine.channel.fence import admits
-from raftstore.engine.channel.history_feed import history_for
-from raftstore.ports.log import EMPTY_BASE, Base, MessageLog
-from raftstore.protocol.election import (
-    ElectionMessage,
-    PreVote,
-    PreVoteReply,
-    RequestVote,
-    VoteReply,
-)
+from raftstore.engine.channel.active_channels import ActiveChannels
+from raftstore.engine.channel.catch_ups import CatchUps
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.runner import ChannelNotices, ChannelParts, ChannelRunner
+from raftstore.engine.channel.storage_guard import StorageGuard
+from raftstore.engine.clock import Clock
+from raftstore.errors import Refusal
+from raftstore.ports.election import ElectionHost, Elector
+from raftstore.ports.log import EMPTY_BASE, Base, MessageLog, RecoveredChannel
+from raftstore.ports.machine import StateMachine
+from raftstore.ports.tables import Conflicts, TableStore
+from raftstore.ports.transport import Transport
+from raftstore.protocol.election import PreVote, PreVoteReply, RequestVote, VoteReply
 from raftstore.protocol.message import Message
-from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
-from raftstore.protocol.replication import (
-    StaleTerm,
-)
+from raftstore.protocol.replication import ReplicationMessage, StaleTerm
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
+    Guid,
     History,
     NodeId,
     Role,
     Seq,
+    StorageStall,
     Term,
     node_name,
 )
@@ -88,10 +74,19 @@ from tests.core_bench import (
     term_start,
 )
 
-ELECTORS = pysyncobj_elector_factory(ElectionSettings())
+ELECTION = ElectionSettings(backoff_min_ms=0, backoff_max_ms=0)
+"""The test says when a node stands again."""
+PRODUCTION_ELECTORS = pysyncobj_elector_factory(ELECTION)
 VOTING = PreVote | PreVoteReply | RequestVote | VoteReply
 CANDIDACIES_MAX = 6
 """Each but the last fails because a voter tells a higher term, or leads."""
+
+
+def make_elector(
+    host: ElectionHost, channel: ChannelId, term: Term, voted_for: NodeId | None
+) -> Elector:
+    """As nodes make theirs; a function of the module, so that worlds can be stored."""
+    return PRODUCTION_ELECTORS(host, channel, term, voted_for)
 
 
 @dataclass(slots=True)
@@ -139,34 +134,186 @@ class Disk:
         self.records = self.records[len(gone) :]
 
 
-class _History:
-    """Records of a node's log for sending; at most ``records_max`` at a time."""
+class HeldLog:
+    """ports.MessageLog of one channel in memory: operations are durable when the test says so."""
 
-    def __init__(self, records: list[Record], records_max: int) -> None:
-        self._records = records
-        self._records_max = records_max
+    def __init__(self, disk: Disk, world: World) -> None:
+        self.disk = disk
+        self.world = world
+        self.held: list[Record] = list(disk.records)
+        """Accepted records, durable or not."""
+        self.writes: list[tuple[str, Any]] = []
+        """Operations that are not durable yet."""
+        self._operations = 0
 
-    def extent(self, _: ChannelId) -> _History:
-        """As ``MessageLog.extent``."""
+    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
+        """What the disk holds."""
+        disk = self.disk
+        lineage = lineage_of(self.held)
+        end = lineage.last if self.held else disk.base.history
+        return RecoveredChannel(
+            channel=channel,
+            term=max(disk.term, end.term),
+            voted_for=disk.vote if disk.term >= end.term else None,
+            lineage=tuple(reversed(lineage.newest())),
+            last_seq=end.seq,
+            base=disk.base,
+        )
+
+    def records(self, channel: ChannelId) -> Iterator[Record]:
+        """All of them."""
+        del channel
+        return iter(self.held)
+
+    def may_hold(self, channel: ChannelId, promised: History) -> bool:
+        """Tables here never go beyond their log."""
+        del channel, promised
+        return True
+
+    def unsynced_bytes(self) -> int:
+        """Of payloads."""
+        appended = [value for what, value in self.writes if what == "append"]
+        return sum(len(stored.payload) for records in appended for stored in records)
+
+    def append(self, channel: ChannelId, records: Sequence[Record]) -> int:
+        """Buffer records."""
+        del channel
+        self.held += records
+        return self._buffer("append", list(records))
+
+    def truncate(self, channel: ChannelId, from_seq: Seq) -> int:
+        """Buffer a cut."""
+        del channel
+        self.held = [r for r in self.held if r.base_seq < from_seq]
+        return self._buffer("truncate", from_seq)
+
+    def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
+        """Buffer term and vote."""
+        del channel
+        return self._buffer("vote", (term, voted_for))
+
+    def _buffer(self, what: str, value: object) -> int:
+        self.writes.append((what, value))
+        self._operations += 1
+        return self._operations
+
+    def last_operation(self) -> int:
+        """Number of the newest operation."""
+        return self._operations
+
+    def durable_operation(self) -> int:
+        """Number of the newest durable one."""
+        return self._operations - len(self.writes)
+
+    def write_out(self, operations: int) -> None:
+        """The disk gets the oldest of them done."""
+        for operation in self.writes[:operations]:
+            self.disk.write(operation)
+        del self.writes[:operations]
+
+    def extent(self, channel: ChannelId) -> HeldLog:
+        """Itself, as ports.LogExtent."""
+        del channel
         return self
 
     def reach(self, from_seq: Seq, *, to_seq: Seq, bytes_max: int, records_max: int) -> Seq:
-        """As ``LogExtent.reach``."""
-        found = self.read(CHANNEL, from_seq, to_seq=to_seq, bytes_max=bytes_max)[:records_max]
+        """Where an answer ends; no more records than the world's number."""
+        found = self.read(CHANNEL, from_seq, to_seq=to_seq, bytes_max=bytes_max)
+        found = found[: min(records_max, self.world.sync_records_max)]
         return found[-1].last_seq if found else Seq(from_seq - 1)
 
-    def read(self, _: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int) -> list[Record]:
-        """As ``MessageLog.read``: whole records, at least one, then as many as fit."""
+    def read(
+        self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
+    ) -> list[Record]:
+        """Whole records, at least one, then as many as fit."""
+        del channel
         found: list[Record] = []
         size = 0
-        for stored in self._records:
+        for stored in self.held:
             if stored.base_seq < from_seq or stored.last_seq > to_seq:
                 continue
             size += len(stored.payload)
-            if found and (size > bytes_max or len(found) >= self._records_max):
+            if found and size > bytes_max:
                 break
             found.append(stored)
         return found
+
+
+class HeldTable:
+    """ports.TableStore of one channel: positions alone; what is queued is applied within a call."""
+
+    def __init__(self, log: HeldLog, applied_seq: Seq) -> None:
+        self._log = log
+        self._applied_seq = applied_seq
+        self._queued: deque[list[Record]] = deque()
+
+    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+        """How far it came before."""
+        del channel, machine
+        return self._applied_seq
+
+    def applied_history(self, channel: ChannelId) -> History:
+        """Of the log: tables here never go beyond theirs."""
+        del channel
+        ends = [r for r in self._log.held if r.last_seq == self._applied_seq]
+        return History(ends[0].term, ends[0].last_seq) if ends else self._log.disk.base.history
+
+    def unserved_until(self, channel: ChannelId) -> Seq:
+        """There are no pieces."""
+        del channel
+        return Seq(0)
+
+    def versions(self, channel: ChannelId) -> tuple[int, ...]:
+        """Nothing is kept."""
+        del channel
+        return ()
+
+    def apply(self, channel: ChannelId, records: Sequence[Record]) -> None:
+        """Queue them."""
+        del channel
+        self._queued.append(list(records))
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is queued."""
+        return not self._queued
+
+    def apply_queued(self) -> tuple[Seq, Conflicts]:
+        """Apply what was queued first; the new applied seq, and which conditions did not hold."""
+        conflicts = []
+        for stored in self._queued.popleft():
+            if stored.kind in CONDITIONED_KINDS and stored.payload.startswith(b"conflict "):
+                conflicts.append((stored.last_seq, Seq(int(stored.payload.split()[1]))))
+            self._applied_seq = stored.last_seq
+        return self._applied_seq, tuple(conflicts)
+
+
+class FreeRoom:
+    """core.pending.PayloadRoom: clients may hold as much as they like."""
+
+    def admit(self, client: int, channel: ChannelId, guid: Guid, digest: bytes, size: int) -> bool:
+        """Always."""
+        del client, channel, guid, digest, size
+        return True
+
+    def release(self, client: int, channel: ChannelId, guid: Guid, digest: bytes) -> None:
+        """Nothing was counted."""
+
+
+ROOM = FreeRoom()
+NOTICES = ChannelNotices()
+"""There are no other parts of a node here."""
+
+
+class TracedRunner(ChannelRunner):
+    """The production runner of a channel; each effect of its core is noted before it is done."""
+
+    node: Node
+
+    def execute(self, effect: Effect) -> None:
+        """Note it, do it."""
+        self.node.world.trace.append((self.me, effect))
+        super().execute(effect)
 
 
 class Node:
@@ -176,7 +323,6 @@ class Node:
         self.world = world
         self.me = me
         self.disk = Disk()
-        self.is_up = False
         self.applied_seq = Seq(0)
         self.boot()
 
@@ -184,29 +330,77 @@ class Node:
         """(Re)start on what the disk holds."""
         self.is_up = True
         self.halted: str | None = None
-        self.log: list[Record] = list(self.disk.records)
-        self.writes: list[tuple[str, Any]] = []
-        self.held: list[Envelope] = []
-        self.events: deque[Event] = deque()
-        self.is_stepping = False
+        self.held_log = HeldLog(self.disk, self.world)
+        log = cast("MessageLog", self.held_log)
         self.applied_seq = Seq(min(self.applied_seq, self.disk.last_seq))
-        term = max(self.disk.term, self.log[-1].term if self.log else self.disk.base.term)
-        self.replica = make_replica(
-            self.me,
-            records=self.log,
-            term=term,
-            applied_seq=self.applied_seq,
-            config=self.world.config,
-            settings=self.world.settings,
-            catch_up=self.world.catch_up,
-            base=self.disk.base,
+        self.table = HeldTable(self.held_log, self.applied_seq)
+        self.outbox = Outbox(log, cast("Transport", self), knows_no_bundles)
+        settings = NodeSettings(
+            node_name(self.me),
+            "",
+            replication=self.world.settings,
+            catchup=self.world.catch_up,
+            election=ELECTION,
         )
-        self.elector = ELECTORS(self, CHANNEL, self.disk.term, self.disk.vote)
+        self.active = ActiveChannels()
+        self.clock = Clock(self.world.wall_ms)
+        parts = ChannelParts(
+            me=self.me,
+            boot_id=bytes(16),
+            settings=settings,
+            log=log,
+            tables=cast("TableStore", self.table),
+            ids=self,
+            clock=self.clock,
+            elector_factory=make_elector,
+            outbox=self.outbox,
+            guard=StorageGuard(
+                self.me,
+                log,
+                self.outbox,
+                ignore,
+                unsynced_bytes_max=settings.storage.unsynced_bytes_max,
+                stall=no_stall,
+            ),
+            active=self.active,
+            catch_ups=CatchUps(
+                settings.catchup, settings.replication.sync_batch_bytes_max, ignore, self.halt
+            ),
+            notices=NOTICES,
+            room=ROOM,
+            tell=ignore,
+            halt=self.halt,
+            reply=self.world.on_reply,
+            is_up=is_up,
+            heard_leader=never_heard,
+            stage_refusal=stages_all,
+        )
+        self.runner = TracedRunner(
+            parts,
+            channel=CHANNEL,
+            name="t/0",
+            creation_config=self.world.config,
+            machine=cast("StateMachine", None),
+            durability="fsync",
+        )
+        self.runner.node = self
 
     def __getstate__(self) -> dict[str, Any]:
         """For searches that store worlds: without the pysyncobj instance, which is rebuilt."""
         self.elector.evict()
         return self.__dict__
+
+    # --- what it is made of -----------------------------------------------------------------------
+
+    @property
+    def replica(self) -> Replica:
+        """The core."""
+        return self.runner.core
+
+    @property
+    def elector(self) -> Elector:
+        """Term, vote and role."""
+        return self.runner.elector
 
     @property
     def term(self) -> Term:
@@ -218,197 +412,139 @@ class Node:
         """The elector's."""
         return self.elector.role
 
-    # --- events in, effects out -------------------------------------------------------------------
+    @property
+    def log(self) -> list[Record]:
+        """Accepted records, durable or not."""
+        return self.held_log.held
+
+    @property
+    def writes(self) -> list[tuple[str, Any]]:
+        """Operations of the log that are not durable yet."""
+        return self.held_log.writes
+
+    @property
+    def held(self) -> list[Message]:
+        """Messages that wait for the disk (S0.5)."""
+        return [message for _, _, message in (*self.outbox._control, *self.outbox._bulk)]
+
+    @property
+    def is_silent(self) -> bool:
+        """What its elector says waits for the disk (S0.5)."""
+        return bool(self.outbox._control)
+
+    # --- inputs -----------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
-        """One step and everything that follows at once (applying, stepping down)."""
-        self.events.append(event)
-        self.pump()
+        """One step of the core and everything that follows at once (applying, stepping down)."""
+        self.runner._step(event, self._now())
+        self.settle()
 
-    def pump(self) -> None:
-        """Step what is queued, as the engine does after each call of its elector."""
-        if self.is_stepping or not self.events:
-            return
-        self.is_stepping = True
-        while self.events:
-            for effect in self.replica.step(self.events.popleft(), self.world.now_ms):
-                self._execute(effect)
-        self.is_stepping = False
+    def settle(self) -> None:
+        """The end of a call: what is committed and durable is applied."""
+        while not self.table.is_idle:
+            self.applied_seq, conflicts = self.table.apply_queued()
+            self.runner.on_applied(self.applied_seq, conflicts, self._now())
         self.world.after_step(self)
 
-    def _execute(self, effect: Effect) -> None:
-        self.world.trace.append((self.me, effect))
-        match effect:
-            case Send(to, message):
-                self._send(to, message)
-            case Append(records):
-                self.log += records
-                self.writes.append(("append", list(records)))
-            case Truncate(from_seq):
-                self.log = [r for r in self.log if r.base_seq < from_seq]
-                self.writes.append(("truncate", from_seq))
-            case Reply(client, answer):
-                self.world.on_reply(client, answer)
-            case CommitAdvanced(_, apply_to) if apply_to > self.applied_seq:
-                self.events.append(self._apply(apply_to))
-            case ServeSync():
-                self._serve(effect)
-            case StepDown(reason):
-                self.elector.step_down(reason)
-            case Halt(reason):
-                self.halted, self.is_up = reason, False
-            case _:
-                pass
+    def _now(self) -> int:
+        self.clock.now_ms = self.world.now_ms
+        return self.world.now_ms
 
-    def _send(self, to: NodeId, message: Message) -> None:
-        envelope = Envelope(self.me, to, message)
-        if self.has_vote_to_store():  # S0.5
-            self.held.append(envelope)
+    def follow(self, leader: NodeId, term: Term) -> None:
+        """Hear of the leader of a term (S1.8)."""
+        self.runner.on_leader_claim(leader, term, self._now())
+        assert self.elector.leader == leader
+        self.settle()
+
+    def receive(self, sender: NodeId, message: Any) -> None:
+        """A message of a peer."""
+        if not self.is_up:
+            return
+        if isinstance(message, ReplicationMessage):
+            self.runner.on_replication(sender, message, self._now())
         else:
-            self.world.network.append(envelope)
+            self.runner.on_election(sender, message, self._now())
+        self.settle()
 
-    def _apply(self, apply_to: Seq) -> Event:
-        conflicts = []
-        for stored in self.log:
-            is_new = self.applied_seq < stored.last_seq <= apply_to
-            if is_new and stored.kind in CONDITIONED_KINDS:
-                if stored.payload.startswith(b"conflict "):
-                    conflicts.append((stored.last_seq, Seq(int(stored.payload.split()[1]))))
-        self.applied_seq = apply_to
-        return Applied(apply_to, tuple(conflicts))
+    def stand(self) -> None:
+        """Ask for votes now."""
+        self.runner.suspect_leader(0, self._now())
+        self.runner.on_timer(self._now())
+        self.settle()
 
-    def _serve(self, serve: ServeSync) -> None:
-        log = cast("MessageLog", _History(self.log, self.world.sync_records_max))
-        settings = replace(self.world.settings, sync_batch_bytes_max=PAYLOAD_BYTES_MAX)
-        self._send(serve.to, history_for(serve, CHANNEL, log, settings))
-
-    def has_vote_to_store(self) -> bool:
-        """Term and vote wait for the disk."""
-        return any(what == "vote" for what, _ in self.writes)
+    def step_down(self) -> None:
+        """Give up the role, if it leads."""
+        self.runner.step_down("another election", self._now())
+        self.settle()
 
     # --- disk -------------------------------------------------------------------------------------
 
     def persist(self, operations: int | None = None) -> None:
         """Make the oldest buffered operations durable (default: all) and say so."""
-        count = len(self.writes) if operations is None else operations
-        for operation in self.writes[:count]:
-            self.disk.write(operation)
-        del self.writes[:count]
-        if not self.has_vote_to_store():
-            self.world.network += self.held
-            self.held = []
-        durable = self.disk.last_seq
-        for what, value in self.writes:
-            if what == "truncate":
-                durable = Seq(min(durable, value - 1))
-        self.step(Persisted(durable, self.disk.term))
+        self.held_log.write_out(len(self.writes) if operations is None else operations)
+        durable = self.held_log.durable_operation()
+        self.outbox.release(durable)
+        self.runner.on_log_durable(durable, self._now())
+        self.settle()
 
     def crash(self, keep: int = 0) -> None:
         """Stop without a word; a prefix of the buffered operations survives."""
-        for operation in self.writes[:keep]:
-            self.disk.write(operation)
+        self.held_log.write_out(keep)
         self.is_up = False
-        self.writes, self.held = [], []
+        self.writes.clear()
 
-    # --- elections: ports.ElectionHost ------------------------------------------------------------
+    # --- ports.Transport and ports.IdSource -------------------------------------------------------
 
-    def history(self) -> History:
-        """Accepted history (S1.2)."""
-        return self.replica.history()
+    def send(self, to: NodeId, message: Message) -> None:
+        """To the network."""
+        self.world.network.append(Envelope(self.me, to, message))
 
-    def config(self) -> ChannelConfig:
-        """The newest configuration."""
-        return self.replica.config()
-
-    def config_committed(self) -> bool:
-        """Whether it is known to be committed."""
-        return self.replica.config_committed()
-
-    def may_vote(self) -> bool:
-        """False while recovering (S0.3)."""
-        return self.replica.may_vote()
-
-    def may_stand(self) -> bool:
-        """False while recovering (S0.3)."""
-        return self.replica.may_stand()
-
-    def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
-        """A buffered write, as every other."""
-        self.writes.append(("vote", (term, voted_for)))
-
-    def send_election(self, to: NodeId, message: ElectionMessage) -> None:
+    def send_control(self, to: NodeId, message: Message) -> None:
         """Votes are carried by ``World.elect`` alone; what fences is a message like the others."""
-        if isinstance(message, StaleTerm):
-            self._send(to, message)
-        else:
-            self.world.votes.append(Envelope(self.me, to, message))
+        lane = self.world.network if isinstance(message, StaleTerm) else self.world.votes
+        lane.append(Envelope(self.me, to, message))
 
-    def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
-        """Queue the change for the core."""
-        self.events.append(RoleChanged(term, role, leader))
-
-    def leader_last_heard_ms(self, leader: NodeId) -> int | None:
-        """None: no heartbeats are sent here."""
-        del leader
-
-    def backoff_ms(self) -> int:
-        """The test says when somebody stands."""
+    def below(self, limit: int) -> int:
+        """Nothing is random."""
+        assert limit > 0
         return 0
 
-    def follow(self, leader: NodeId, term: Term) -> None:
-        """Hear of the leader of a term (S1.8)."""
-        assert self.elector.on_leader(leader, term, self.world.now_ms)
-        self.pump()
+    def uuid(self) -> bytes:
+        """Likewise."""
+        return bytes(16)
 
-    def receive(self, sender: NodeId, message: Any) -> None:
-        """Fence by term as the engine does (S1.4), then step."""
-        if not self.is_up:
-            return
-        now_ms = self.world.now_ms
-        if isinstance(message, StaleTerm):
-            self.elector.on_message(sender, message, now_ms)
-            self.pump()
-            return
-        is_admitted = admits(
-            self.elector, self.replica.config().members, sender, message, now_ms, self._tell_stale
-        )
-        self.pump()
-        if is_admitted and self.is_up:
-            self.step(Received(sender, message))
-
-    def _tell_stale(self, to: NodeId) -> None:
-        self.send_election(to, StaleTerm(CHANNEL, self.term))
+    def halt(self, reason: str) -> None:
+        """The node ends."""
+        self.halted, self.is_up = reason, False
 
 
-class _Ballot:
-    """An elector's host that asks a node and changes nothing about it."""
+def knows_no_bundles(_: NodeId) -> bool:
+    """Each message is delivered or lost by itself."""
+    return False
 
-    def __init__(self, node: Node, term: Term) -> None:
-        self.me = node.me
-        self.history, self.config = node.history, node.config
-        self.config_committed = node.config_committed
-        self.may_vote, self.may_stand = node.may_vote, node.may_stand
-        self.sent: list[ElectionMessage] = []
-        self.elector = ELECTORS(self, CHANNEL, term, None)
 
-    def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
-        """Store nothing."""
+def ignore(_: str, **__: object) -> None:
+    """Take an event."""
 
-    def send_election(self, to: NodeId, message: ElectionMessage) -> None:
-        """Keep what would be said."""
-        del to
-        self.sent.append(message)
 
-    def role_changed(self, term: Term, role: Role, leader: NodeId | None) -> None:
-        """A change of the ballot alone."""
+def no_stall() -> StorageStall | None:
+    """The disk never hangs."""
+    return None
 
-    def leader_last_heard_ms(self, leader: NodeId) -> int | None:
-        """The leader, if any, is taken for lost."""
-        del leader
 
-    def backoff_ms(self) -> int:
-        """At once."""
-        return 0
+def is_up(_: NodeId) -> bool:
+    """So every node believes of every other."""
+    return True
+
+
+def never_heard(_: ChannelRunner, __: NodeId) -> int | None:
+    """No heartbeats are sent here."""
+    return None
+
+
+def stages_all(_: ChannelRunner, __: PubMsg) -> Refusal | None:
+    """No micro-batch is refused."""
+    return None
 
 
 class World:
@@ -435,6 +571,10 @@ class World:
         self.votes: list[Envelope] = []
         """What electors said and nobody has carried."""
         self.nodes = {node: Node(self, node) for node in members}
+
+    def wall_ms(self) -> int:
+        """Virtual time is the wall clock, too."""
+        return self.now_ms
 
     def __getitem__(self, node: NodeId) -> Node:
         return self.nodes[node]
@@ -555,52 +695,41 @@ class World:
     def elect(self, me: NodeId, *, voters: Iterable[NodeId] | None = None) -> Term:
         """Elect ``me`` with the votes of ``voters`` (default: everybody up), by the real electors.
 
-        Fails if they do not elect it, say because a voter has a higher history (S1.1). A leader
-        among the voters that is needed for their quorum steps down first.
+        Fails if they do not elect it, say because a voter has a higher history (S1.1).
         """
+        term = self.try_to_elect(me, voters=voters)
+        assert term is not None, f"{me} is not elected by {voters}"
+        return term
+
+    def try_to_elect(self, me: NodeId, *, voters: Iterable[NodeId] | None = None) -> Term | None:
+        """The same; None if they do not elect it. A leader among the voters that is needed for
+        their quorum steps down first."""
         chosen = [n for n in self.nodes if self.nodes[n].is_up] if voters is None else list(voters)
         assert me in chosen
         candidate = self.nodes[me]
         for attempt in range(CANDIDACIES_MAX):
             for leader in [me] if attempt == 0 else chosen:
-                self.nodes[leader].elector.step_down("another election")
-                self.nodes[leader].pump()
-            candidate.elector.suspect(self.now_ms, 0)
-            candidate.elector.poll(self.now_ms)
+                self.nodes[leader].step_down()
+            candidate.stand()
             self._carry_votes(chosen)
             if candidate.role is Role.LEADER:
                 return candidate.term
-        raise AssertionError(f"{me} is not elected by {chosen}")
+        return None
 
     def _carry_votes(self, chosen: list[NodeId]) -> None:
-        """Deliver what is asked and answered among these nodes; the others hear nothing of it."""
-        while self.votes:
-            envelope = self.votes.pop(0)
-            sender, receiver = self.nodes[envelope.sender], self.nodes[envelope.to]
-            if isinstance(envelope.message, VOTING) and {envelope.sender, envelope.to} <= {*chosen}:
-                if sender.has_vote_to_store():  # a vote leaves only when it is durable (S0.5)
-                    sender.persist()
-                receiver.elector.on_message(envelope.sender, envelope.message, self.now_ms)
-                receiver.pump()
+        """Deliver what is asked and answered among these nodes; the others hear nothing of it.
 
-    def may_win(self, me: NodeId, voters: Iterable[NodeId]) -> bool:
-        """Whether the electors of all these nodes would vote for ``me`` (S1.1); changes nothing."""
-        asked = list(voters)
-        term = max(self.nodes[node].term for node in (me, *asked))
-        candidate = _Ballot(self.nodes[me], term)
-        candidate.elector.suspect(0, 0)
-        candidate.elector.poll(0)
-        if not candidate.sent:
-            return False  # it may not stand itself (S0.3)
-        (proposal, *_) = [m for m in candidate.sent if isinstance(m, PreVote)]
-        request = RequestVote(CHANNEL, proposal.proposed_term, proposal.history, transfer=False)
-        for voter in asked:
-            ballot = _Ballot(self.nodes[voter], term)
-            if voter != me:
-                ballot.elector.on_message(me, request, 0)
-                if [m for m in ballot.sent if isinstance(m, VoteReply) and m.granted] == []:
-                    return False
-        return True
+        What electors say waits for the disk (S0.5), which gets all of its work done here.
+        """
+        while True:
+            for node in chosen:
+                if self.nodes[node].is_silent:
+                    self.nodes[node].persist()
+            if not self.votes:
+                return
+            envelope = self.votes.pop(0)
+            if isinstance(envelope.message, VOTING) and {envelope.sender, envelope.to} <= {*chosen}:
+                self.nodes[envelope.to].receive(envelope.sender, envelope.message)
 
 
 __all__ = [

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from raftstore.config import ElectionSettings, ReplicationSettings
+from raftstore.config import ElectionSettings, NodeSettings, ReplicationSettings
 from raftstore.core.effects import ReadReady, TransferLeadership
 from raftstore.core.events import (
     FreshnessRequested,
@@ -33,8 +33,10 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.replica import Replica
+from raftstore.engine.channel.runner import ChannelNotices
 from raftstore.ports.log import Base
 from raftstore.protocol.publish import PubAck
+from raftstore.protocol.reads import Bounds
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import (
     FreshReply,
@@ -52,7 +54,7 @@ from raftstore.types import (
     Seq,
     node_name,
 )
-from tests.core_world import N1, N2, N3, World
+from tests.core_world import N1, N2, N3, FreeRoom, World
 
 OBJECTS_BETWEEN_COLLECTIONS: Final = 2_000
 ROUND_MESSAGES = (ReadIndexRequest, ReadIndexReply, FreshRequest, FreshReply, StaleTerm)
@@ -140,13 +142,12 @@ def rare_collections() -> Iterator[None]:
 def search(budget: Budget) -> Found:
     """Breadth first through all orders, to the first broken promise or to the end."""
     first = begin(budget)
-    copies = Copies()
     seen = {key_of(first)}
-    waiting: deque[tuple[bytes, tuple[str, ...]]] = deque([(copies.state_of(first), ())])
+    waiting: deque[tuple[bytes, tuple[str, ...]]] = deque([(state_of(first), ())])
     answered = proven = 0
     while waiting:
         state, path = waiting.popleft()
-        for name, after in moves(copies, state):
+        for name, after in moves(state):
             try:
                 check(after)
             except StaleError as stale:
@@ -156,7 +157,7 @@ def search(budget: Budget) -> Found:
                 seen.add(key)
                 assert len(seen) <= STATES_MAX, f"more than {STATES_MAX} states"
                 if is_open(after):
-                    waiting.append((copies.state_of(after), (*path, name)))
+                    waiting.append((state_of(after), (*path, name)))
                 answered += after.answered
                 proven += after.proven
             forget(after)
@@ -193,40 +194,55 @@ def facts_of(replica: Replica) -> tuple[object, ...]:
 # --- moves ----------------------------------------------------------------------------------------
 
 
-class Copies:
-    """Worlds as bytes; what never changes is in all of them the same object."""
+FROZEN: Final = frozenset(
+    {Base, Bounds, Budget, ChannelConfig, ChannelNotices, ElectionSettings, FollowerMode, FreeRoom}
+    | {NodeSettings, Record, RecordKind, ReplicationSettings, Role}
+)
+"""Types whose objects never change: in all worlds they are the same objects."""
 
-    FROZEN = frozenset(
-        {Base, Budget, ChannelConfig, ElectionSettings, FollowerMode, Record, RecordKind}
-        | {ReplicationSettings, Role}
-    )
+
+class Shared:
+    """The objects that all worlds of a search have in common."""
 
     def __init__(self) -> None:
-        self._shared: list[object] = []
+        self.objects: list[object] = []
         self._numbers: dict[int, int] = {}
 
-    def state_of(self, world: RoundWorld) -> bytes:
-        """The world as it is now."""
-        state = io.BytesIO()
-        pickler = pickle.Pickler(state, pickle.HIGHEST_PROTOCOL)
-        pickler.persistent_id = self._number  # type: ignore[method-assign]
-        pickler.dump(world)
-        return state.getvalue()
-
-    def world_of(self, state: bytes) -> RoundWorld:
-        """A world of its own."""
-        unpickler = pickle.Unpickler(io.BytesIO(state))
-        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[assignment]
-        made: RoundWorld = unpickler.load()
-        return made
-
-    def _number(self, value: object) -> int | None:
-        if type(value) not in self.FROZEN:
-            return None
-        number = self._numbers.setdefault(id(value), len(self._shared))
-        if number == len(self._shared):
-            self._shared.append(value)
+    def number_of(self, value: object) -> int:
+        """Where it is kept."""
+        number = self._numbers.setdefault(id(value), len(self.objects))
+        if number == len(self.objects):
+            self.objects.append(value)
         return number
+
+
+SHARED = Shared()
+
+
+def shared(number: int) -> object:
+    """The object with this number, for worlds that are made of bytes."""
+    return SHARED.objects[number]
+
+
+class Pickler(pickle.Pickler):
+    """Writes a number for what all worlds have in common."""
+
+    def reducer_override(self, value: object) -> Any:
+        """Called for objects that are no plain values or containers."""
+        return (shared, (SHARED.number_of(value),)) if type(value) in FROZEN else NotImplemented
+
+
+def state_of(world: RoundWorld) -> bytes:
+    """The world as it is now."""
+    state = io.BytesIO()
+    Pickler(state, pickle.HIGHEST_PROTOCOL).dump(world)
+    return state.getvalue()
+
+
+def world_of(state: bytes) -> RoundWorld:
+    """A world of its own."""
+    made: RoundWorld = pickle.loads(state)
+    return made
 
 
 def forget(after: RoundWorld) -> None:
@@ -235,12 +251,12 @@ def forget(after: RoundWorld) -> None:
         vars(node).clear()
 
 
-def moves(copies: Copies, state: bytes) -> Iterator[tuple[str, RoundWorld]]:
+def moves(state: bytes) -> Iterator[tuple[str, RoundWorld]]:
     """All that may happen next, each in a world of its own."""
-    now = copies.world_of(state)
+    now = world_of(state)
     made = list(moves_of(now))
     for name, move in made[:-1]:
-        after = copies.world_of(state)
+        after = world_of(state)
         move(after)
         yield name, after
     for name, move in made[-1:]:

@@ -169,9 +169,11 @@ class ReplicaMachine(RuleBasedStateMachine):
     def elect(self, node: NodeId, other: NodeId) -> None:
         """A node wins with its own vote and another's, if its history allows (S1.1)."""
         voters = [n for n in self.world.nodes if n in {node, other} and self.world[n].is_up]
-        if len(voters) < 2 or not self.world.may_win(node, voters):
+        if len(voters) < 2:
             return
-        term = self.world.elect(node, voters=voters)
+        term = self.world.try_to_elect(node, voters=voters)
+        if term is None:
+            return
         held = {stored.last_seq: identity(stored) for stored in self.world[node].log}
         for seq, (known, commit_term) in self.committed.items():
             if commit_term < term:
