@@ -258,6 +258,11 @@ class HeldTable:
         ends = [r for r in self._log.held if r.last_seq == self._applied_seq]
         return History(ends[0].term, ends[0].last_seq) if ends else self._log.disk.base.history
 
+    def base_max(self, channel: ChannelId) -> Seq:
+        """No staged rows are needed."""
+        del channel
+        return self._applied_seq
+
     def unserved_until(self, channel: ChannelId) -> Seq:
         """There are no pieces."""
         del channel

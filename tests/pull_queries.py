@@ -13,24 +13,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raftstore.client.reads.read_spec import ReadSpec, spec_of
-from raftstore.policy.health import HealthState
-from raftstore.policy.routing import ReplicaView, Route, nodes_to_query
-from raftstore.protocol.message import Failed, Message
+from raftstore.client.reads.router import RoutingPolicy
+from raftstore.policy.routing import Route
+from raftstore.policy.views import nodes_by_id, route_of
+from raftstore.protocol.admin import ClusterView, ClusterViewAnswer
 from raftstore.protocol.payload import encode_rows
-from raftstore.protocol.reads import Get, GetAnswer
+from raftstore.protocol.reads import Bounds, Get
 from raftstore.rows.sealing import seal, unseal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_loop import SchedulerLoop
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, Level, NodeId, Role, Seq
+from raftstore.types import ChannelId, Level, NodeId, Seq
 from tests.sim_client import SimClient, play
 from tests.unit.engine.engine_world import publish, run
 
 KEY = b"order-1"
-ASKER_HANDLE = 4_000
-NODE_PATIENCE_MS = 400
-"""So long one node is waited for that is asked alone."""
+WRITER_HANDLE = 4_000
 QUERY_MS = 800
 """So long a query may take."""
 
@@ -61,8 +60,6 @@ class PullQueries:
     standbys: list[SimNode]
     _loop: SchedulerLoop
     written: int = 0
-    _requests: int = 0
-    _answers: dict[int, Message] = field(default_factory=dict)
     _held: dict[NodeId, Any] = field(default_factory=dict)
     _clients: dict[NodeId, SimClient] = field(default_factory=dict)
 
@@ -82,7 +79,7 @@ class PullQueries:
             payload = encode_rows([(KEY, seal(KEY, b"%d" % self.written))])
             leader = self.cluster.leaders()[self.channel]
             message = publish(self.cluster, leader, self.channel, self.written, payload)
-            self.cluster.network.send("asker", leader.node, message)
+            self.cluster.network.send("writer", leader.node, message)
             self.pass_time(200)
 
     def hold(self, node: SimNode) -> None:
@@ -127,29 +124,35 @@ class PullQueries:
 
     # --- queries ----------------------------------------------------------------------------------
 
-    def views(self, at: SimNode) -> list[ReplicaView]:
-        """The node's knowledge of the replicas: all it routes by."""
+    def view(self, at: SimNode) -> ClusterViewAnswer:
+        """The node's knowledge of the cluster, as it tells it to whom it asks."""
         runner = at.runner
         assert runner is not None
-        now = at.clock.now_ms()
-        views = []
-        for hint in runner.views.channels(now)[self.channel].replicas:
-            state = HealthState.UP
-            silent_ms = 0
-            if hint.node != at.node:
-                state = runner.watch.health.state(hint.node) or HealthState.DOWN
-                silent_ms = now - (runner.watch.health.since_ms(hint.node) or now)
-            is_leader = hint.role == Role.LEADER.value
-            views.append(ReplicaView(hint.node, state, hint.lag, is_leader, silent_ms))
-        return views
+        return runner.views.answer(ClusterView(1), at.clock.now_ms())
+
+    def lags(self, at: SimNode, *hosts: SimNode) -> list[int | None]:
+        """Rows that these lack, as far as the node knows."""
+        [channel] = [each for each in self.view(at).channels if each.channel == self.channel]
+        known = {hint.node: hint.lag for hint in channel.replicas}
+        return [known[host.node] for host in hosts]
 
     def hosts(self) -> list[NodeId]:
         """The replicas of the partition, dead ones too."""
         return [node.node for node in (self.active, *self.standbys)]
 
     def route(self, at: SimNode, max_lag: int | None) -> Route:
-        """Where a query asked there would go; no node is contacted to say so."""
-        return nodes_to_query(self.views(at), max_lag=max_lag, local=at.node)
+        """Where a query asked there would go, by the node's view; None: without a bound."""
+        view = self.view(at)
+        [channel] = [each for each in view.channels if each.channel == self.channel]
+        level = Level.ANY if max_lag is None else Level.BOUNDED
+        return route_of(channel, nodes_by_id(view), level, Bounds(max_lag))
+
+    def candidates(self, at: SimNode, **options: Any) -> tuple[NodeId, ...]:
+        """The replicas that the client beside the node would ask, in order."""
+        client = self._client(at)
+        play(self._loop, self.cluster, client.learn(), QUERY_MS)
+        router = client._channel_reads._engine.router
+        return router.candidates(self.channel, RoutingPolicy.of(spec_of(options), None))
 
     def query(
         self,
@@ -158,9 +161,14 @@ class PullQueries:
         max_lag: int | None = None,
         level: Level = Level.BOUNDED,
         at_least: int = 0,
+        only: SimNode | None = None,
     ) -> Reply:
-        """Ask for the row; NoReplicaAvailableError has a reason per node."""
-        spec = spec_of({"level": level, "max_lag": max_lag if level is Level.BOUNDED else None})
+        """Ask for the row; NoReplicaAvailableError has a reason per node.
+
+        ``only``: the one replica that is asked.
+        """
+        options: Any = {"level": level, "max_lag": max_lag if level is Level.BOUNDED else None}
+        spec = spec_of(options if only is None else {**options, "replica": only.name})
         client = self._client(at)
         work = self._read(client, spec, Seq(at_least))
         reply: Reply = play(self._loop, self.cluster, work, 2 * QUERY_MS)
@@ -189,37 +197,9 @@ class PullQueries:
     def _client(self, at: SimNode) -> SimClient:
         if at.node not in self._clients:
             with self._loop.running():
-                handle = ASKER_HANDLE + 1 + len(self._clients)
+                handle = WRITER_HANDLE + 1 + len(self._clients)
                 self._clients[at.node] = SimClient(self.cluster, at, handle)
         return self._clients[at.node]
-
-    def _ask(
-        self, at: SimNode, node: SimNode, level: Level, max_lag: int | None, at_least: int
-    ) -> GetAnswer | str:
-        """The node's answer, or why there is none."""
-        if not node.is_up:
-            return "connection refused"
-        self._requests += 1
-        number = self._requests
-        get = Get(
-            number, self.channel, (KEY,), level.value, max_lag if level is Level.BOUNDED else None,
-            Seq(at_least), NODE_PATIENCE_MS,
-        )  # fmt: skip
-        self.cluster.network.send("asker", node.node, get)
-        scheduler = self.cluster.scheduler
-        scheduler.run_until(
-            scheduler.now_ms + 2 * NODE_PATIENCE_MS, lambda: number in self._answers
-        )
-        answer = self._answers.pop(number, None)
-        if isinstance(answer, GetAnswer):
-            return answer
-        return answer.message if isinstance(answer, Failed) else "timeout"
-
-    def on_message(self, sender: NodeId, message: Message) -> None:
-        """An answer came."""
-        number = getattr(message, "request_id", None)
-        if isinstance(number, int):
-            self._answers[number] = message
 
 
 def pull_queries(seed: int = 1) -> PullQueries:
@@ -237,5 +217,5 @@ def pull_queries(seed: int = 1) -> PullQueries:
     scene = PullQueries(
         cluster, channel, router, active, standbys, SchedulerLoop(cluster.scheduler)
     )
-    cluster.add_client("asker", ASKER_HANDLE, scene.on_message)
+    cluster.add_client("writer", WRITER_HANDLE, lambda sender, message: None)
     return scene

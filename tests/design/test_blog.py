@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.errors import NoReplicaAvailableError
+from raftstore.errors import NoReplicaAvailableError, NotUpToBoundError
 from raftstore.types import Level, node_name
 from tests.pull_queries import PullQueries, pull_queries
 
@@ -112,11 +112,10 @@ def test_blog_33_position_reads_are_repeatable_across_nodes(scene: PullQueries) 
     scene.hold(behind)
     scene.write(3)
     position = scene.query(scene.router, max_lag=MAX_LAG).applied_seq
-    refused = scene._ask(scene.router, behind, Level.ANY, None, position)
-    assert isinstance(refused, str)
-    assert f"has not reached {position}" in refused
+    with pytest.raises(NotUpToBoundError, match=f"has not reached {position}"):
+        scene.query(scene.router, level=Level.ANY, at_least=position, only=behind)
     scene.restore(behind)
     for host in (scene.active, *scene.standbys):
-        answer = scene._ask(scene.router, host, Level.ANY, None, position)
-        assert not isinstance(answer, str)
-        assert answer.served.applied_seq >= position
+        answer = scene.query(scene.router, level=Level.ANY, at_least=position, only=host)
+        assert answer.served_by is host
+        assert answer.applied_seq >= position

@@ -85,23 +85,16 @@ def test_kip_12_a_ready_leader_reports_0_and_an_unready_one_its_lag(scene: PullQ
     scene.write(7)
     scene.pass_time(2_000)
 
-    def lag_of(node: object) -> int | None:
-        assert scene.router.runner is not None
-        now = scene.router.clock.now_ms()
-        hints = scene.router.runner.views.channels(now)[scene.channel].replicas
-        return next(hint.lag for hint in hints if hint.node == getattr(node, "node"))  # noqa: B009
-
-    assert lag_of(scene.active) == 0
-    assert lag_of(b) == 7
+    assert scene.lags(scene.router, scene.active, b) == [0, 7]
     scene.active.kill("killed")
     assert scene.until_led() is b
     scene.pass_time(2_000)
-    lag = lag_of(b)
+    [lag] = scene.lags(scene.router, b)
     assert lag is not None
     assert lag >= 7
     scene.restore(b)
     scene.pass_time(2_000)
-    assert lag_of(b) == 0
+    assert scene.lags(scene.router, b) == [0]
 
 
 def test_kip_20_a_promoted_standby_serves_while_restoring(scene: PullQueries) -> None:

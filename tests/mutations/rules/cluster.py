@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 ROUTES = "tests/unit/policy/test_routing.py::test_"
+KLIP_12 = "tests/design/test_klip_12_routing.py::test_"
 DIGESTS = "tests/unit/policy/test_leadership.py::test_"
 PEER = "tests/unit/policy/test_health.py::test_"
 LAGS = "tests/unit/policy/test_lag.py::test_"
@@ -271,7 +272,10 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
             "replica.state is HealthState.DOWN",
             "False",
         ),
-        directed(ROUTES + "nodes_to_query_orders_and_refuses"),
+        directed(
+            ROUTES + "nodes_to_query_orders_and_refuses",
+            KLIP_12 + "klip_38_a_node_known_to_be_down_is_never_asked",
+        ),
     ),
     mutation(
         "routing-leader",
@@ -281,7 +285,10 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
             "not replica.is_leader,",
             "",
         ),
-        directed(ROUTES + "nodes_to_query_orders_and_refuses"),
+        directed(
+            ROUTES + "nodes_to_query_orders_and_refuses",
+            KLIP_12 + "klip_37_the_active_is_asked_first_although_it_is_behind",
+        ),
     ),
     mutation(
         "routing-suspect",
@@ -291,7 +298,20 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
             "replica.state is HealthState.SUSPECT,",
             "",
         ),
-        directed(ROUTES + "nodes_to_query_orders_and_refuses"),
+        directed(
+            ROUTES + "nodes_to_query_orders_and_refuses",
+            KLIP_12 + "klip_49_a_suspect_node_is_asked_last",
+        ),
+    ),
+    mutation(
+        "routing-broken",
+        "A node is down as soon as a connection to it breaks.",
+        Edit(
+            "ViewReport._node_view",
+            "state is HealthState.SUSPECT and node.settings.heartbeat.enable",
+            "False",
+        ),
+        directed(KLIP_12 + "klip_49_a_suspect_node_is_asked_last"),
     ),
     mutation(
         "routing-lag",
@@ -301,7 +321,10 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
             "inf if replica.lag is None else replica.lag,",
             "",
         ),
-        directed(ROUTES + "nodes_to_query_orders_and_refuses"),
+        directed(
+            ROUTES + "nodes_to_query_orders_and_refuses",
+            KLIP_12 + "klip_37_the_active_is_asked_first_then_standbys_by_smallest_lag",
+        ),
     ),
     mutation(
         "routing-turns",
@@ -311,7 +334,10 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
             "turn % len(healthy)",
             "0",
         ),
-        directed(ROUTES + "nodes_to_query_takes_turns_among_those_in_bound"),
+        directed(
+            ROUTES + "nodes_to_query_takes_turns_among_those_in_bound",
+            KLIP_12 + "klip_37_prefer_any_in_bound_spreads_reads",
+        ),
     ),
     mutation(
         "routing-only",

@@ -60,6 +60,7 @@ class Bench:
     def __init__(self, **of_table: Any) -> None:
         self.lag: tuple[int | None, int | None] = (0, 40)
         self.routable = {ME, ONE}
+        self.heartbeat = SimpleNamespace(enable=True)
         self.asked: list[int] = []
         self.now_ms = range(1_001)
         self.known: dict[ChannelId, ChannelView] = {}
@@ -95,7 +96,7 @@ class Bench:
             controller=self.controller,
             watch=self.watch,
             reader=SimpleNamespace(lag=self._lag),
-            settings=SimpleNamespace(query=QuerySettings(max_lag=7)),
+            settings=SimpleNamespace(query=QuerySettings(max_lag=7), heartbeat=self.heartbeat),
         )
 
     def _lag(self, runner: Any, now_ms: int) -> tuple[int | None, int | None]:
@@ -236,17 +237,31 @@ def test_view_tells_the_node_itself_as_up_and_others_as_they_were_heard() -> Non
 def test_view_says_of_a_node_what_queries_may_expect(
     state: HealthState | None, is_routable: bool
 ) -> None:
-    """KLIP-19: down where none are sent; one that is reported alive is up, although not heard."""
+    """KLIP-19: down where none are sent; one that is reported alive is up, although not heard.
+
+    KLIP-49: one whose connection broke is no more than suspect until its heartbeats are missed.
+    """
     bench = Bench()
     bench.states[ONE] = state
     bench.routable = {ONE} if is_routable else set()
     told = nodes_of(bench)[ONE].state
-    if not is_routable:
+    if state is HealthState.SUSPECT:
+        assert told == "suspect"
+    elif not is_routable:
         assert told == "down"
     elif state is HealthState.DOWN or state is None:
         assert told == "up"
     else:
         assert told == state.value
+
+
+def test_broken_connection_is_the_end_where_heartbeats_are_not_awaited() -> None:
+    """BLOG-19: with them off nothing else would ever say that the node is gone."""
+    bench = Bench()
+    bench.heartbeat.enable = False
+    bench.states[ONE] = HealthState.SUSPECT
+    bench.routable = set()
+    assert nodes_of(bench)[ONE].state == "down"
 
 
 def test_node_that_was_heard_in_this_very_call_was_heard_now() -> None:
