@@ -147,7 +147,7 @@ class HeldLog:
         self._operations = 0
 
     def open_channel(self, channel: ChannelId) -> RecoveredChannel:
-        """What the disk holds."""
+        """The contents of the disk."""
         disk = self.disk
         lineage = lineage_of(self.held)
         end = lineage.last if self.held else disk.base.history
@@ -434,7 +434,7 @@ class Node:
 
     @property
     def is_silent(self) -> bool:
-        """What its elector says waits for the disk (S0.5)."""
+        """Messages of its elector wait for the disk (S0.5)."""
         return bool(self.outbox._control)
 
     # --- inputs -----------------------------------------------------------------------------------
@@ -574,7 +574,7 @@ class World:
         self.sync_records_max = 1_000
         self.next_client = 1
         self.votes: list[Envelope] = []
-        """What electors said and nobody has carried."""
+        """Messages of electors that were not carried."""
         self.nodes = {node: Node(self, node) for node in members}
 
     def wall_ms(self) -> int:

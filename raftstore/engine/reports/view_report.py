@@ -107,8 +107,10 @@ class ViewReport:
             return NodeView(peer, endpoint, http, HealthState.UP.value, 0, 0, 0)
         heard_ms = health.last_heard_ms(peer)
         state = health.state(peer)
+        shown: HealthState
         if state is HealthState.SUSPECT and node.settings.heartbeat.enable:
-            shown = state  # KLIP-49: asked last, and down only when its heartbeats are missed, too
+            # KLIP-49: asked last, and down only when its heartbeats are missed, too.
+            shown = HealthState.SUSPECT
         elif not watch.is_routable(peer, now_ms):
             shown = HealthState.DOWN
         elif state is HealthState.DOWN or state is None:
