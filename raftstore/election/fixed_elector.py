@@ -65,6 +65,7 @@ class FixedElector:
         if not self._host.may_stand():
             self._deadline_ms = now_ms + self._host.backoff_ms()
             return
+        assert self._host.me == self._named, f"{self._host.me} is to lead instead of {self._named}"
         self._deadline_ms = None
         self._move(Term(self._term + 1), Role.LEADER, self._named)
         for member in self._others():

@@ -165,6 +165,10 @@ class GuardedMachine:
         The machine is dropped instead of told: rebuilt, it is a follower without a leader that
         can neither lead nor change its vote in this term, as after a restart.
         """
+        assert leader != self.me or self.role is Role.LEADER, (
+            f"the role {self.role} gives term {self.term} up (S1.5)"
+        )
+        assert not self.resigned, f"term {self.term} is given up twice"
         if leader != self.me:
             self.check_only_leader(leader)
         self.term_leader = leader

@@ -274,6 +274,9 @@ class VotingElector:
 
     def _start_pre_vote(self, now_ms: int) -> None:
         assert self.role is not Role.LEADER, f"the leader of term {self.term} asks for votes"
+        assert self._deadline_ms is not None, (
+            f"a round of term {self.term} that nothing ends (S1.8)"
+        )
         self._pre_votes = {self._host.me}
         if has_quorum(self._host.config(), self._pre_votes):
             self._elect(now_ms)
@@ -318,6 +321,7 @@ class VotingElector:
 
     def _ask_pre_votes(self) -> None:
         assert self._pre_votes is not None, "no pre-vote round is under way"
+        assert self._host.me in self._pre_votes, f"a round of {self.term} without its own vote"
         proposal = PreVote(
             channel=self._channel,
             term=self.term,
@@ -435,6 +439,7 @@ class VotingElector:
 
     def _arm(self, now_ms: int, delay_ms: int) -> None:
         assert self.role is not Role.LEADER, f"the leader of term {self.term} is to stand (S1.8)"
+        assert delay_ms >= 0, f"a candidacy {-delay_ms} ms ago"
         self._deadline_ms = now_ms + delay_ms
         self._armed_ms = now_ms
         self._arm_wanted = False

@@ -56,6 +56,9 @@ def chunk_outcomes(
     ``cells`` were staged, ``written`` is what they led to (``staging.rows_of``). Chunks whose rows
     are written as they are need nothing.
     """
+    assert 2 * len(written) <= len(cells), (
+        f"{len(cells) // 2} staged rows led to {len(written)} (S10)"
+    )
     if mode == INSERT:
         inserted = frozenset(key for key, _ in written)
         return [(outcome_key(seq, chunk), packed(Outcome(_bits(cells[::2], inserted))))]

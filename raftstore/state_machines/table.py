@@ -134,6 +134,9 @@ class TableMachine(StateMachine):
             raise refuse_payload(record, error) from error
         row = read(key)
         present = Seq(0) if row is None else row.seq
+        assert present < record.base_seq, (
+            f"the condition at seq {record.base_seq} is decided by a row of {present} (S10)"
+        )
         # S10: decided by the applied rows alone, so every replica decides the same.
         if present != expected:
             told = condition_outcome(record.last_seq, held=False)

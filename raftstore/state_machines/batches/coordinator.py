@@ -250,6 +250,9 @@ def _begin(step: Begin, draft: _Draft, now_ms: int) -> Verdict:
     assert last is None or step.batch_id > last.batch_id, (
         f"batch {step.batch_id} of writer {step.writer!r} is opened after {last}"
     )
+    assert last is None or attempt > last.attempt, (
+        f"attempt {attempt} of writer {step.writer!r} is opened after {last} (rule 1)"
+    )
     draft.put(TABLE_HEAD, msgspec.structs.replace(head, next_attempt=attempt + 1))
     # Rule 1, the fence: the attempt that was open before can never commit.
     opened = Open(attempt, step.batch_id, step.uuid, step.ttl_ms)
@@ -302,6 +305,7 @@ def _commit(step: Commit, draft: _Draft, now_ms: int) -> Verdict:
     # The one atomic point of a batch: n, its place in the chain of each channel, and the vector.
     n = head.next_commit
     assert n > max(head.tail, default=0), f"commit {n} is decided already, tails {head.tail} (S10)"
+    assert found.last is None or n > found.last.n, f"commit {n} is decided after {found.last} (S10)"
     touched = [part.partition for part in step.manifest.parts]
     vector = list(head.tail)
     for partition in touched:
@@ -378,6 +382,7 @@ def _trim(acked: Acked, draft: _Draft) -> None:
     for partition, n in acked:
         newest[partition] = max(n, newest.get(partition, 0))
     for entry in outbox(draft.state):
+        assert entry.waiting, f"commit {entry.n} is in the outbox and waits for no channel (rule 5)"
         waiting = still_waiting(entry, newest)
         if not waiting:
             draft.delete(outbox_key(entry.n))
@@ -404,6 +409,7 @@ def _keep(writer: str, n: int, limit: int, head: TableHead, draft: _Draft) -> Ta
 
 def _let_go(writer: str, n: int, head: TableHead, draft: _Draft) -> TableHead:
     """The writer is no one-shot writer whose batch is over any more, or one of a later commit."""
+    assert 0 < n < head.next_commit, f"writer {writer!r} is remembered by commit {n}, not decided"
     draft.delete(end_key(n, writer))
     return msgspec.structs.replace(head, one_shots=max(0, head.one_shots - 1))
 

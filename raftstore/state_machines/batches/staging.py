@@ -312,6 +312,9 @@ def plan_apply(
     chosen = judge_apply(batch, head, refs)
     if isinstance(chosen, NotYet | Known | Broken):
         return chosen
+    assert head.seq < record.base_seq, (
+        f"commit {batch.n} would be applied at seq {record.base_seq} behind {head} (S10)"
+    )
     done = AppliedBatch(
         n=batch.n,
         writer=batch.writer,

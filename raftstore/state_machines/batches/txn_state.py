@@ -168,6 +168,7 @@ def apply_for(entry: OutboxEntry, decided: Decided, partition: int) -> BatchAppl
     """The coordinator's push to a partition for this commit; None if it is not touched."""
     for part, prev in zip(decided.manifest.parts, decided.prevs, strict=True):
         if part.partition == partition:
+            assert prev < entry.n, f"commit {entry.n} would be applied behind {prev} (rule 4)"
             return BatchApply(
                 n=entry.n,
                 prev=prev,
@@ -195,6 +196,9 @@ def writers(state: StateReader, after: str, limit: int) -> list[tuple[str, Write
 def view_of(name: str, found: WriterState) -> WriterView:
     """A writer as operators see it."""
     last, now = found.last, found.open
+    assert last is None or now is None or now.attempt > last.attempt, (
+        f"attempt {now.attempt} of writer {name!r} is open behind {last} (rule 1)"
+    )
     return WriterView(
         writer=name,
         last_batch=-1 if last is None else last.batch_id,

@@ -276,7 +276,6 @@ class MarkFile:
         size = len(_encode_entry(number, self._store_uuid, 0, self.rows, self.floor))
         self._capacity = max(MARK_BYTES, 4 * size)
         entry = _encode_entry(number, self._store_uuid, self._capacity, self.rows, self.floor)
-        assert len(entry) <= self._capacity, f"{len(entry)} bytes in a mark of {self._capacity}"
         self._ops.replace_file(self._path, entry.ljust(self._capacity, b"\0"))
         self.close()
         self._descriptor = self._ops.open(self._path, os.O_WRONLY)

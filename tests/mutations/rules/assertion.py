@@ -14,6 +14,8 @@ ELECTED = "tests/unit/election/test_election_assertions.py::test_"
 LOGGED = "tests/unit/storage/log/test_log_assertions.py::test_"
 MARKED = "tests/unit/storage/log/test_mark.py::test_"
 BATCHED = "tests/unit/state_machines/test_coordinator.py::test_"
+STAGED = "tests/unit/state_machines/test_staging.py::test_"
+TABLED = "tests/unit/state_machines/test_table.py::test_"
 
 
 def _unasserted(
@@ -278,6 +280,80 @@ ASSERTION_RULES: tuple[Mutation, ...] = (
         "found.open.attempt == step.attempt",
         "no_batch_is_opened_or_decided_behind_a_later_one",
         where=BATCHED,
+    ),
+    _unasserted(
+        "S6.1-assert-ahead",
+        "History is fetched without an end ahead of the disk.",
+        "CatchUp._take",
+        "len(self._undurable) <= SYNC_BATCHES_UNDURABLE_MAX",
+        "history_is_fetched_a_bounded_number_of_batches_ahead_of_the_disk",
+    ),
+    mutation(
+        "S6.3-assert-history",
+        "A steady follower takes history.",
+        Edit(
+            "CatchUp.on_sync",
+            'assert state.mode is FollowerMode.CATCHING_UP, "a steady follower waits for history '
+            '(S6.3)"',
+            "",
+        ),
+        directed(ASSERTED + "only_a_follower_that_catches_up_takes_history"),
+    ),
+    _unasserted(
+        "S1.8-assert-successor",
+        "A leader gives up and nobody is to stand.",
+        "VotingElector.step_down",
+        "self._deadline_ms is not None or self._arm_wanted",
+        "somebody_stands_after_a_leader_that_gives_up",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S1.8-assert-round",
+        "A round of an election that nothing ends goes unnoticed.",
+        "VotingElector._start_pre_vote",
+        "self._deadline_ms is not None",
+        "every_round_of_an_election_ends_by_itself",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S1.5-assert-resign",
+        "A term is given up by a node that does not lead it.",
+        "GuardedMachine.resign",
+        "leader != self.me or self.role is Role.LEADER",
+        "a_term_is_given_up_once_and_by_its_leader",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S10-assert-commits",
+        "A batch is decided under a lower number than the one before it.",
+        "_commit",
+        "found.last is None or n > found.last.n",
+        "numbers_of_a_writer_rise_with_its_batches",
+        where=BATCHED,
+    ),
+    _unasserted(
+        "S10-assert-chain",
+        "A batch is applied behind itself.",
+        "apply_for",
+        "prev < entry.n",
+        "commits_in_the_outbox_wait_for_channels_and_follow_each_other",
+        where=BATCHED,
+    ),
+    _unasserted(
+        "S10-assert-applied-batch",
+        "A batch is applied at a seq in front of the one before it.",
+        "plan_apply",
+        "head.seq < record.base_seq",
+        "batches_are_applied_in_the_order_of_the_log",
+        where=STAGED,
+    ),
+    _unasserted(
+        "S10-assert-condition",
+        "A condition is decided by a later row.",
+        "TableMachine._apply_conditional",
+        "present < record.base_seq",
+        "a_condition_is_decided_by_rows_before_it",
+        where=TABLED,
     ),
     mutation(
         "S12-term-of-metadata",

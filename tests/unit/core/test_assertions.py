@@ -9,7 +9,7 @@ import pytest
 
 from raftstore.config import ReplicationSettings
 from raftstore.core.batches import BatchCounts
-from raftstore.core.catch_up import CatchUp
+from raftstore.core.catch_up import SYNC_BATCHES_UNDURABLE_MAX, CatchUp
 from raftstore.core.configs import ConfigStack
 from raftstore.core.dedupe import DedupeTable
 from raftstore.core.follower import Follower
@@ -22,7 +22,7 @@ from raftstore.core.state import ChannelState
 from raftstore.core.tail import UncommittedTail
 from raftstore.core.write_outcome import Fence, write_outcome_of
 from raftstore.ports.log import Base, RecoveredChannel
-from raftstore.protocol.replication import ReadIndexRequest, StoreRequest
+from raftstore.protocol.replication import MsgSync, ReadIndexRequest, StoreRequest
 from raftstore.types import FollowerMode, History, RecordKind, Role, Seq, Term
 from tests.core_bench import CHANNEL, N1, N2, TRIO, guid, meta_of, pub_msg, record, term_start
 
@@ -253,6 +253,42 @@ def test_no_follower_is_steady_behind_a_gap() -> None:
     state.mode = FollowerMode.STEADY
     with pytest.raises(AssertionError, match="a steady follower catches up"):
         catch_up.leave()
+
+
+def history(request_id: int) -> MsgSync:
+    """The record behind the two that are held."""
+    return MsgSync(
+        channel=CHANNEL,
+        term=Term(3),
+        request_id=request_id,
+        from_seq=Seq(3),
+        prev_term=Term(1),
+        records=(record(3),),
+        commit_seq=Seq(0),
+        last_seq=Seq(9),
+        first_seq=Seq(1),
+        done=False,
+    )
+
+
+def test_history_is_fetched_a_bounded_number_of_batches_ahead_of_the_disk() -> None:
+    """S6.1: each waits in memory until it is durable."""
+    state = state_of()
+    _, catch_up, _ = follower_of(state)
+    catch_up.ask()
+    catch_up._undurable.extend([Seq(2)] * SYNC_BATCHES_UNDURABLE_MAX)
+    with pytest.raises(AssertionError, match="5 batches are ahead of the disk"):
+        catch_up.on_sync(history(state.sync_request_id))
+
+
+def test_only_a_follower_that_catches_up_takes_history() -> None:
+    """S6.3: a steady one has the live queue's order."""
+    state = state_of()
+    _, catch_up, _ = follower_of(state)
+    catch_up.ask()
+    state.mode = FollowerMode.STEADY
+    with pytest.raises(AssertionError, match="a steady follower waits for history"):
+        catch_up.on_sync(history(state.sync_request_id))
 
 
 @pytest.mark.parametrize(("from_seq", "words"), [(1, "the base is 1"), (4, "behind 2")])

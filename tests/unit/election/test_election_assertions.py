@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from raftstore.election.fixed_elector import FixedElector
+from raftstore.election.voting_elector import VotingElector
 from raftstore.types import Role, Term
 from tests.unit.election.election_hosts import (
     CHANNEL,
@@ -122,3 +123,47 @@ def test_a_named_leader_keeps_the_rules_of_terms(
     elect = FixedElector(RecordingHost(), CHANNEL, Term(3), leader=A)
     with pytest.raises(AssertionError, match=words):
         elect._move(Term(term), role, leader)  # type: ignore[arg-type]
+
+
+def test_somebody_stands_after_a_leader_that_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1.8: the leader of before, should nobody have heard of it."""
+    host = RecordingHost()
+    elect = elector(host)
+    lead(elect, host)
+    monkeypatch.setattr(VotingElector, "on_role", lambda _elector: None)
+    with pytest.raises(AssertionError, match="nobody is to stand after the leader of term 4"):
+        elect.step_down("a test")
+
+
+def test_every_round_of_an_election_ends_by_itself() -> None:
+    """S1.8: whatever becomes of its answers; and it begins with the own vote."""
+    host = RecordingHost()
+    elect = elector(host)
+    with pytest.raises(AssertionError, match="a round of term 3 that nothing ends"):
+        elect._start_pre_vote(0)
+    with pytest.raises(AssertionError, match="a candidacy 1 ms ago"):
+        elect._arm(0, -1)
+    elect._pre_votes = {B}
+    with pytest.raises(AssertionError, match="a round of 3 without its own vote"):
+        elect._ask_pre_votes()
+
+
+def test_a_term_is_given_up_once_and_by_its_leader() -> None:
+    """S1.5: another node gives up what it leads, and no more than that."""
+    host = RecordingHost()
+    elect = elector(host)
+    stand(elect, host)
+    machine = elect._state
+    with pytest.raises(AssertionError, match=r"Role.CANDIDATE gives term 4 up"):
+        machine.resign(A)
+    machine.resign(B)
+    with pytest.raises(AssertionError, match="term 4 is given up twice"):
+        machine.resign(B)
+
+
+def test_nobody_else_leads_than_the_named_leader() -> None:
+    """S1.5: two that were told different names would be two leaders."""
+    fixed = FixedElector(RecordingHost(me=B), CHANNEL, Term(3), leader=A)
+    fixed._deadline_ms = 0
+    with pytest.raises(AssertionError, match=r"b@.* is to lead instead of a@"):
+        fixed.poll(0)

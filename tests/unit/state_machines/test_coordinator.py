@@ -14,7 +14,16 @@ from raftstore.protocol.batches import TRUNCATE, BeginBatch, ChannelPart, Commit
 from raftstore.state_machines.batches import coordinator, txn_state
 from raftstore.state_machines.batches.coordinator import judge_begin, judge_commit, manifest_fault
 from raftstore.state_machines.batches.txn_records import Adopt, Close, Commit, Remove, Trim, Verdict
-from raftstore.state_machines.batches.txn_state import floor_for, outbox, read_table
+from raftstore.state_machines.batches.txn_state import (
+    apply_for,
+    floor_for,
+    outbox,
+    read_decided,
+    read_table,
+    read_writer,
+    view_of,
+)
+from raftstore.state_machines.state_keys import outbox_key, packed, writer_key
 from raftstore.types import ChannelId
 from tests.batch_bench import CoordinatorBench, committed, manifest_of, opened
 
@@ -461,3 +470,52 @@ def test_a_floor_is_below_the_attempts_to_come(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(txn_state, "read_table", lambda _state: behind)
     with pytest.raises(AssertionError, match="attempt 1 of writer 'w', the next one is 0"):
         floor_for("w", 0, bench.state)
+
+
+def put(bench: CoordinatorBench, key: bytes, value: msgspec.Struct) -> None:
+    """Write state that no record leads to."""
+    bench.state.write(((key, packed(value)),))
+
+
+def test_numbers_of_a_writer_rise_with_its_batches() -> None:
+    """Rule 1, S10: attempts and commits alike; a view of it would show nonsense otherwise."""
+    bench = opened()
+    found = read_writer("w", bench.state)
+    assert found is not None
+    assert found.last is not None
+    later = msgspec.structs.replace(found.last, attempt=2, n=9)
+    put(bench, writer_key("w"), msgspec.structs.replace(found, last=later))
+    with pytest.raises(AssertionError, match="commit 2 is decided after Last"):
+        bench.commit(2, batch_id=7)
+    with pytest.raises(AssertionError, match="attempt 2 of writer 'w' is open behind Last"):
+        view_of("w", msgspec.structs.replace(found, last=later))
+    later = msgspec.structs.replace(later, attempt=3)
+    put(bench, writer_key("w"), msgspec.structs.replace(found, last=later))
+    with pytest.raises(AssertionError, match="attempt 3 of writer 'w' is opened after Last"):
+        bench.begin(batch_id=8, uuid=9)
+
+
+def test_commits_in_the_outbox_wait_for_channels_and_follow_each_other() -> None:
+    """Rules 4 and 5: one that waits for none has left."""
+    bench = opened()
+    (entry,) = outbox(bench.state)
+    decided = read_decided(1, bench.state)
+    assert decided is not None
+    with pytest.raises(AssertionError, match="commit 1 would be applied behind 1"):
+        apply_for(entry, msgspec.structs.replace(decided, prevs=(1, 1)), 0)
+    put(bench, outbox_key(1), msgspec.structs.replace(entry, waiting=()))
+    with pytest.raises(AssertionError, match="commit 1 is in the outbox and waits for no channel"):
+        bench.step(Trim(((0, 1),)))
+
+
+def test_a_one_shot_writer_is_remembered_by_its_commit() -> None:
+    """S4.5: by one that was decided."""
+    bench = CoordinatorBench()
+    attempt = bench.begin("job", one_shot=True).attempt
+    bench.commit(attempt, "job")
+    found = read_writer("job", bench.state)
+    assert found is not None
+    assert found.kept_n == 1
+    put(bench, writer_key("job"), msgspec.structs.replace(found, kept_n=2))
+    with pytest.raises(AssertionError, match="writer 'job' is remembered by commit 2, not decided"):
+        bench.step(Remove("job"))

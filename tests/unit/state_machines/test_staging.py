@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.ports.machine import Row
 from raftstore.protocol.records import Record
-from raftstore.protocol.staged import BatchApply, ChunkHeader
+from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply
 from raftstore.rows.nesting import LEVELS_MAX
 from raftstore.state_machines.batches.staging import (
     MERGED_BYTES_MAX,
@@ -493,3 +493,12 @@ def test_channels_with_the_same_log_hold_the_same(
         other.state.write(stage(record, other.state))
         oldest(other.state, 3)
     assert other.state.items() == one.state.items()
+
+
+def test_batches_are_applied_in_the_order_of_the_log() -> None:
+    """S10: the seq of the newest one rises with its number."""
+    bench = ChannelBench()
+    bench.stage(header(), [(b"a", b"1")])
+    record = Log().record(RecordKind.BATCH_APPLY, encode_apply(decided(bench, 1)))
+    with pytest.raises(AssertionError, match="commit 1 would be applied at seq 1 behind BatchHead"):
+        plan_apply(record, BatchHead(0, 1), bench.refs())

@@ -10,7 +10,9 @@ from raftstore.errors import CorruptRecordError, StorageError
 from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.payload import encode_conditional, encode_rows
 from raftstore.protocol.records import Record
+from raftstore.protocol.staged import INSERT
 from raftstore.rows.sealing import seal, unseal
+from raftstore.state_machines.outcomes import chunk_outcomes
 from raftstore.state_machines.table import TableMachine
 from raftstore.types import NO_GUID, RecordKind, Seq, Term
 
@@ -132,3 +134,16 @@ def _model_write(model: dict, key: bytes, value: bytes | None, seq: int) -> None
         model.pop(key, None)
     else:
         model[key] = (value, seq)
+
+
+def test_a_condition_is_decided_by_rows_before_it() -> None:
+    """S10: of a later row every replica would have to know the same."""
+    condition = record(RecordKind.CONDITIONAL, encode_conditional(b"a", None, Seq(0)), base_seq=3)
+    with pytest.raises(AssertionError, match="the condition at seq 3 is decided by a row of 3"):
+        MACHINE.apply(condition, {b"a": Row(b"a", b"1", Seq(3))}.get)
+
+
+def test_staged_rows_lead_to_no_more_rows_than_they_are() -> None:
+    """S10: readers of the changes are shown one for each at most."""
+    with pytest.raises(AssertionError, match="1 staged rows led to 2"):
+        chunk_outcomes(9, 0, INSERT, [b"a", b"1"], [(b"a", b"1"), (b"b", b"2")])
