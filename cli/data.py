@@ -149,6 +149,12 @@ def given_options(options: dict[str, Any]) -> dict[str, Any]:
 @click.argument("table", type=TABLE)
 @click.argument("row", callback=_row)
 @click.option("--if-absent", is_flag=True, help="Only if no row has this key.")
+@click.option(
+    "--ttl",
+    callback=_duration,
+    metavar="TIME",
+    help="The row lives so long, as in 90m or 30d; 0s: for ever. Default: the table's ttl.",
+)
 @version_option
 @pass_context
 def put(
@@ -158,6 +164,7 @@ def put(
     row: dict[str, Any],
     *,
     if_absent: bool,
+    ttl: float | None,
     if_position: Position | None,
 ) -> None:
     """Write one row, given as a JSON object.
@@ -169,10 +176,11 @@ def put(
     Example:
       raftstore put orders '{"order_id": 1, "total": 9.5}'
       raftstore put prices '{"id": 1, "price": {"$decimal": "9.50"}}'
+      raftstore put sessions '{"id": "s1"}' --ttl 30m
     """
     with context.connect() as client:
         values = rows_of(client.table_info(table)).row_from_json(row)
-        ack = client.table(table).put(values, if_absent=if_absent, if_position=if_position)
+        ack = client.table(table).put(values, if_absent=if_absent, if_position=if_position, ttl=ttl)
     context.show(_told(ack))
 
 

@@ -69,6 +69,9 @@ def table() -> None:
     metavar="TIME",
     help="Records of the log that are older go, as in 7d; 0s: none for their age.",
 )
+@click.option(
+    "--ttl", metavar="TIME", help="Rows live so long that are written without one, as in 30d."
+)
 @click.option("--schema", help="Columns in Spark's JSON form (df.schema.json()).")
 @click.option("--if-not-exists", is_flag=True, help="Fine if there is one of this name already.")
 @pass_context
@@ -264,6 +267,7 @@ _PROPERTIES: Final[Mapping[str, Callable[[str], Any]]] = {
     "retention_bytes": parse_size_bytes,
     "retention_records": int,
     "retention_age": _seconds,
+    "ttl": _seconds,
 }
 """How each property of a table that can be changed is read."""
 
@@ -276,9 +280,9 @@ _PROPERTIES: Final[Mapping[str, Callable[[str], Any]]] = {
 def alter(context: Context, /, name: str, given: tuple[str, ...], unset: tuple[str, ...]) -> None:
     """Change settings and other properties of a table; every node goes by them at once.
 
-    Names: retention-bytes, retention-records and retention-age of the log of each partition, and
-    what `table edit` changes: max-lag, max-staleness, max-batches-behind, max-replica-lag,
-    standby-reads.
+    Names: retention-bytes, retention-records and retention-age of the log of each partition, ttl of
+    rows that are written from then on without one, and what `table edit` changes: max-lag,
+    max-staleness, max-batches-behind, max-replica-lag, standby-reads.
 
     \b
     Example:
@@ -336,5 +340,6 @@ def _summary(found: TableInfo) -> dict[str, Any]:
         "retention_bytes": found.settings.retention_bytes,
         "retention_records": found.settings.retention_records,
         "retention_age_ms": found.settings.retention_age_ms,
+        "ttl_ms": found.settings.ttl_ms,
         "uuid": found.uuid.hex(),
     }

@@ -14,7 +14,7 @@ from raftstore.protocol.lifetimes import TTL_MS_MAX
 
 Item = TypeVar("Item")
 Ttl = float | timedelta | None
-"""How long a row lives: seconds, or a timedelta; None: for ever."""
+"""How long a row lives: seconds, or a timedelta; 0: for ever; None: as the table says."""
 
 
 def text(name: str, given: Any) -> str:
@@ -58,17 +58,18 @@ def flag(name: str, given: Any) -> bool:
     return given
 
 
-def lifetime_ms(ttl: Any, name: str = "ttl") -> int:
-    """Return a lifetime in seconds, or a timedelta, in milliseconds; 0 for None: without an end."""
+def lifetime_ms(ttl: Any, name: str = "ttl") -> int | None:
+    """Return a lifetime in seconds, or a timedelta, in milliseconds; 0: for ever; None: none is
+    given, and the table's counts."""
     if ttl is None:
-        return 0
+        return None
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float):
         raise ArgumentError(f"{name}={ttl!r:.80} is no time; give seconds or a timedelta")
-    if not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # a NaN neither
+    if seconds != 0 and not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # a NaN neither
         raise ArgumentError(
             f"{name}={ttl!r:.80} is out of range; a row lives for 0.001 to {TTL_MS_MAX // 1000} "
-            "seconds, or for ever without one"
+            "seconds, or with 0 for ever"
         )
     return round(seconds * 1000)
 

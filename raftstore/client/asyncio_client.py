@@ -165,7 +165,8 @@ class AsyncClient:
         Spark SQL, or Spark's schema or its JSON; without one a table takes any columns.
         A schema of the key columns alone fixes their types and leaves the other columns free.
         ``max_lag`` is the bound of level bounded where a read names none. ``settings``:
-        retention_bytes, retention_records and retention_age (seconds) of the log of each partition;
+        retention_bytes, retention_records and retention_age (seconds) of the log of each partition,
+        ttl (how long rows live that are written without a ttl of their own, see ``table.put``);
         what is not named is decided by the nodes' own settings. TableExistsError if there is one;
         with ``if_not_exists`` only if it has another definition.
         """
@@ -196,7 +197,8 @@ class AsyncClient:
     ) -> TableInfo:
         """Change settings of a table, or what bounds reads that name none, or append columns.
 
-        The settings: retention_bytes, retention_records, retention_age (seconds). The bounds:
+        The settings: retention_bytes, retention_records, retention_age (seconds), ttl (of rows
+        that are written from then on, by clients that have heard of it). The bounds:
         max_lag (rows), max_staleness (seconds), max_batches_behind, max_replica_lag, standby_reads.
         None removes one. Every node goes by them as soon as its copy of the catalog has them.
         Raises ArgumentError for a value that cannot be, StoreTooOldError while a node of an older

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
-from raftstore.client.arguments import texts, whole
+from raftstore.client.arguments import Ttl, lifetime_ms, texts, whole
 from raftstore.client.reads.read_spec import count_of, duration_ms
 from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.errors import ArgumentError
@@ -29,6 +29,9 @@ class SettingsGiven(TypedDict, total=False):
     """The same in records."""
     retention_age: float | None
     """Seconds after which records of the log go, however few there are; 0: never for their age."""
+    ttl: Ttl
+    """How long rows live that are written without a ttl of their own, in seconds or as a
+    timedelta; None: for ever."""
 
 
 class TableEdits(SettingsGiven, total=False):
@@ -61,6 +64,8 @@ def _setting(name: str, given: Any) -> dict[str, Any]:
     """Return a setting by its name and in its unit on the wire; ArgumentError if it cannot be."""
     if name == "retention_age":
         name, given = "retention_age_ms", duration_ms(name, given)
+    elif name == "ttl":
+        name, given = "ttl_ms", lifetime_ms(given) or None
     if (problem := setting_problem(name, given)) is not None:
         raise ArgumentError(problem)
     return {name: given}

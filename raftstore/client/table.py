@@ -90,8 +90,9 @@ class AsyncTable(TableChanges):
         the version written at this position. A lost race is ConflictError, NOT_APPLIED. An expired
         row is no row to both.
 
-        ``ttl``: how long the row lives, in seconds or as a timedelta; without one, for ever. The
-        next write of the row counts alone: it may have another lifetime, or none.
+        ``ttl``: how long the row lives, in seconds or as a timedelta, 0: for ever; without one, as
+        the table's own ttl says. The next write of the row counts alone: it may have another
+        lifetime, or none. ArgumentError for one that cannot be.
         """
         deadline_ms = self._context.deadline_ms(timeout)
         if flag("if_absent", if_absent) and if_position is not None:
@@ -100,7 +101,7 @@ class AsyncTable(TableChanges):
         key, value = schema.row_to_key_value(row)
         expected = Seq(0) if if_absent else _expected(info, key, version)
         write = RowWrite(
-            self._channel_of(info, key), key, seal(key, value), expected, lifetime_ms(ttl)
+            self._channel_of(info, key), key, seal(key, value), expected, _ttl_ms(info, ttl)
         )
         return await self._write_row(info, write, deadline_ms)
 
@@ -134,9 +135,10 @@ class AsyncTable(TableChanges):
         differently, PartialWriteError holds the numbers of the rows that were applied, not applied
         and unknown. ``ttl``: how long all of them live, as in ``put``.
         """
-        ttl_ms = lifetime_ms(ttl)
+        lifetime_ms(ttl)
         info, schema = await self._open(self._context.deadline_ms(timeout))
-        return await self._write_many(info, _sealed(schema, rows), max_in_flight, timeout, ttl_ms)
+        pairs, ttl_ms = _sealed(schema, rows), _ttl_ms(info, ttl)
+        return await self._write_many(info, pairs, max_in_flight, timeout, ttl_ms)
 
     async def delete_many(
         self, keys: Iterable[Any], *, max_in_flight: int = 8, timeout: float | None = None
@@ -156,10 +158,10 @@ class AsyncTable(TableChanges):
     ) -> WriteAck:
         """Write encoded rows of one partition as one record (``rows.keys``, ``rows.sealing``);
         ``ttl`` is that of all of them, as in ``put``."""
-        ttl_ms = lifetime_ms(ttl)
+        lifetime_ms(ttl)
         deadline_ms = self._context.deadline_ms(timeout)
         info, _ = await self._open(deadline_ms)
-        payload, rows = encode_rows(pairs), len(pairs)
+        payload, rows, ttl_ms = encode_rows(pairs), len(pairs), _ttl_ms(info, ttl)
         return await self._write(
             info, partition, RecordKind.ROWS, payload, rows, deadline_ms, ttl_ms=ttl_ms
         )
@@ -209,8 +211,9 @@ class AsyncTable(TableChanges):
 
         The writer keeps to the table that has this name now: after a drop it fails.
         """
-        ttl_ms = lifetime_ms(ttl)
+        lifetime_ms(ttl)
         info, _ = await self._open(self._context.deadline_ms(timeout))
+        ttl_ms = _ttl_ms(info, ttl)
 
         async def write(partition: int, payload: bytes, rows: int) -> WriteAck:
             deadline_ms = self._context.deadline_ms(timeout)
@@ -276,7 +279,7 @@ class AsyncTable(TableChanges):
         is committed becomes visible. ``timeout`` is for each chunk, retries included. ``ttl``: how
         long the rows live once they are visible, as in ``put``.
         """
-        ttl_ms = lifetime_ms(ttl)
+        lifetime_ms(ttl)
         context = self._context
         info, _ = await self._open_of(
             partial(check_same_table, ticket), context.deadline_ms(timeout)
@@ -296,7 +299,7 @@ class AsyncTable(TableChanges):
                 partition_id,
                 own_name(task_attempt_id),
                 0,
-                ttl_ms=ttl_ms,
+                ttl_ms=_ttl_ms(info, ttl),
             ),
             publish,
             max_in_flight=max_in_flight,
@@ -482,6 +485,12 @@ def _sealed(schema: TableSchema, rows: Iterable[Mapping[str, Any]]) -> list[Pair
             raise SchemaError(f"row {number}: {error} (nothing was written)") from error
         pairs.append((key, seal(key, value)))
     return pairs
+
+
+def _ttl_ms(info: TableInfo, ttl: Ttl) -> int:
+    """How long rows live that are written with this ttl; 0: for ever."""
+    given_ms = lifetime_ms(ttl)
+    return (info.settings.ttl_ms or 0) if given_ms is None else given_ms
 
 
 def _expected(info: TableInfo, key: bytes, version: Position | None) -> Seq | None:

@@ -168,6 +168,7 @@ class TableBody(msgspec.Struct, frozen=True):
     retention_bytes: int | None = None
     retention_records: int | None = None
     retention_age_ms: int | None = None
+    ttl_ms: int | None = None
 
 
 class TablesBody(msgspec.Struct, frozen=True):
@@ -280,4 +281,5 @@ def table_body(info: TableInfo) -> TableBody:
         retention_bytes=info.settings.retention_bytes,
         retention_records=info.settings.retention_records,
         retention_age_ms=info.settings.retention_age_ms,
+        ttl_ms=info.settings.ttl_ms,
     )

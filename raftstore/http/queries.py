@@ -50,6 +50,23 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ) = None
 
 
+class Writing(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a row lives that is written."""
+
+    ttl: (
+        Annotated[
+            Duration,
+            Meta(description="The row lives so long; 0s: for ever. Default: the table's ttl."),
+        ]
+        | None
+    ) = None
+
+    @property
+    def ttl_s(self) -> float | None:
+        """The same in seconds."""
+        return None if self.ttl is None else duration_ms("ttl", self.ttl) / 1000
+
+
 class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How fresh a read must be; see docs/queries.md."""
 

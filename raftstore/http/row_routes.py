@@ -31,6 +31,7 @@ from raftstore.http.queries import (
     ScanBody,
     ScanParams,
     Timed,
+    Writing,
     parse_statement,
     reading_of,
 )
@@ -108,10 +109,13 @@ async def put_row(call: Call) -> Answer:
             )
         values[name] = value
     if_absent, if_position = _conditions(call)
-    ack = await (
-        (await call.client())
-        .table(call.path["table"])
-        .put(values, if_absent=if_absent, if_position=if_position, timeout=call.left_s)
+    table = (await call.client()).table(call.path["table"])
+    ack = await table.put(
+        values,
+        if_absent=if_absent,
+        if_position=if_position,
+        ttl=call.params.ttl_s,
+        timeout=call.left_s,
     )
     headers = {"ETag": f'"{ack.position}"', "X-Raftstore-Position": str(ack.position)}
     return Answer(written(ack), headers=headers)
@@ -337,7 +341,7 @@ ROUTES: Final = (
         KEY_PATH,
         "Insert or replace one row; answered when a quorum has it durably.",
         put_row,
-        Timed,
+        Writing,
         Written,
         body=dict[str, Any],
         errors=(404, 409, 412, 413, 429, 504),

@@ -52,6 +52,10 @@ class NewTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ]
         | None
     ) = None
+    ttl: (
+        Annotated[Duration, Meta(description="Rows live so long that are written without a ttl.")]
+        | None
+    ) = None
 
 
 class TableChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +76,8 @@ class TableChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The same in records."""
     retention_age: Duration | msgspec.UnsetType | None = msgspec.UNSET
     """Records of the log that are older go; 0s: none for their age."""
+    ttl: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    """Rows live so long that are written without a ttl; null: for ever."""
 
 
 async def tables(call: Call) -> Answer:
@@ -104,6 +110,7 @@ async def create_table(call: Call) -> Answer:
         retention_bytes=wanted.retention_bytes,
         retention_records=wanted.retention_records,
         retention_age=_seconds("retention_age", wanted.retention_age),
+        ttl=_seconds("ttl", wanted.ttl),
     )
     return Answer(table_body(info), HTTPStatus.CREATED)
 
@@ -116,7 +123,7 @@ async def edit_table(call: Call) -> Answer:
         for name in wanted.__struct_fields__
         if (value := getattr(wanted, name)) is not msgspec.UNSET
     }
-    for name in ("max_staleness", "retention_age"):
+    for name in ("max_staleness", "retention_age", "ttl"):
         if name in changes:
             changes[name] = _seconds(name, changes[name])
     info = await (await call.client()).alter_table(

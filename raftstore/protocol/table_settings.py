@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from raftstore.config import MIB
+from raftstore.protocol.lifetimes import TTL_MS_MAX
 from raftstore.types import Count63
 
 DAY_MS: Final = 24 * 3_600_000
@@ -29,6 +30,9 @@ class TableSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     retention_age_ms: Count63 | None = None
     """Records of the log that are older go, however few there are; 0: none for their age
     (``retention.age_ms``)."""
+    ttl_ms: Count63 | None = None
+    """How long rows live that are written without a lifetime of their own; None: for ever. Clients
+    go by it, as the lifetime travels with the rows."""
 
 
 DEFAULT_SETTINGS: Final = TableSettings()
@@ -47,6 +51,7 @@ SETTING_LIMITS: Final[Mapping[str, Limits]] = {
     "retention_bytes": Limits(1 * MIB, 1024 * 1024 * MIB, "bytes"),
     "retention_records": Limits(1_000, 2**31 - 1, "records"),
     "retention_age_ms": Limits(0, 366 * DAY_MS, "milliseconds"),
+    "ttl_ms": Limits(1, TTL_MS_MAX, "milliseconds"),
 }
 """By the name of the field; wide, as those of a node's settings."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final, overload
 from raftstore.config import KIB, MIB, PARTITIONS_MAX, ROWS_PER_RECORD_MAX
 from raftstore.errors import ConfigError
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT, writer_fault
-from raftstore.protocol.table_settings import SETTING_LIMITS
+from raftstore.protocol.table_settings import SETTING_LIMITS, Limits
 
 OPERATIONS: Final = ("upsert", "delete", "insert", "column")
 ISOLATIONS: Final = ("batch", "row")
@@ -51,6 +51,7 @@ OPTION_NAMES: Final = (
     "retentionBytes",
     "retentionRecords",
     "retentionAge",
+    "ttl",
 )
 SOURCE_OPTION_NAMES: Final = (
     "bootstrap.servers",
@@ -110,7 +111,6 @@ _KNOWN_ELSEWHERE: Final = {
     "keycolumn": "it is called key here",
     "operationtype": "it is called operation here",
     "changetype": "it is a column, _change_type, that is read with operation=column",
-    "ttl": "rows have no time to live; delete them with operation=delete",
     "checkpointdir": "Spark's own is called checkpointLocation",
     "kafkabootstrapservers": "it is called bootstrap.servers here",
 }
@@ -172,6 +172,14 @@ class SinkOptions:
     """Likewise, in records."""
     retention_age: str = ""
     """Likewise: records of the log that are older go."""
+    ttl: str = ""
+    """How long the rows live that are written, and the ttl of a table that is created; "": as the
+    table says."""
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """The same as a number."""
+        return _milliseconds(self.ttl) if self.ttl else None
 
     @property
     def retention_age_ms(self) -> int | None:
@@ -220,7 +228,8 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         commit_timeout_ms=_integer(options, "commitTimeoutMs", 300_000, 1, 86_400_000),
         retention_bytes=_limited(options, "retentionBytes"),
         retention_records=_limited(options, "retentionRecords"),
-        retention_age=_retention_age(options),
+        retention_age=_lasting(options, "retentionAge", SETTING_LIMITS["retention_age_ms"]),
+        ttl=_lasting(options, "ttl", SETTING_LIMITS["ttl_ms"]._replace(low=TTL_MS_MIN)),
     )
     _refuse_contradictions(parsed, options)
     return parsed
@@ -488,11 +497,11 @@ def _limited(options: Mapping[str, str], name: str) -> int | None:
     return _integer(options, name, None, limits.low, limits.high)
 
 
-def _retention_age(options: Mapping[str, str]) -> str:
-    if folded("retentionAge") not in options:
+def _lasting(options: Mapping[str, str], name: str, limits: Limits) -> str:
+    """A duration that may be left out."""
+    if folded(name) not in options:
         return ""
-    limits = SETTING_LIMITS["retention_age_ms"]
-    return _duration(options, "retentionAge", "", limits.low, limits.high)
+    return _duration(options, name, "", limits.low, limits.high)
 
 
 def _duration(options: Mapping[str, str], name: str, default: str, low: int, high: int) -> str:

@@ -148,8 +148,10 @@ Connect = Callable[[SinkOptions | SourceOptions], AbstractContextManager[Store]]
 class ClientStore:
     """The blocking client, with the sink's names."""
 
-    def __init__(self, client: raftstore.Client) -> None:
+    def __init__(self, client: raftstore.Client, ttl_ms: int | None = None) -> None:
+        """``ttl_ms``: how long rows live that are written; None: as their table says."""
         self._client = client
+        self._ttl = None if ttl_ms is None else ttl_ms / 1000
 
     def table_info(self, name: str) -> TableInfo:
         """Ask the catalog."""
@@ -166,6 +168,7 @@ class ClientStore:
             "retention_bytes": options.retention_bytes,
             "retention_records": options.retention_records,
             "retention_age": None if age_ms is None else age_ms / 1000,
+            "ttl": self._ttl,
         }
         return self._client.create_table(
             options.table,
@@ -195,7 +198,8 @@ class ClientStore:
 
     def writer(self, name: str, max_in_flight: int) -> AbstractContextManager[RecordWriter]:
         """Open a bulk writer."""
-        return self._client.table(name).bulk_writer(max_in_flight=max_in_flight)
+        table = self._client.table(name)
+        return table.bulk_writer(max_in_flight=max_in_flight, ttl=self._ttl)
 
     def mark_batch(
         self, name: str, writer: str, batch_id: int, partitions: frozenset[int]
@@ -230,7 +234,7 @@ class ClientStore:
     ) -> AbstractContextManager[ChunkStager]:
         """Open a stager; the client's timeout is for each chunk."""
         return self._client.table(name).stager(
-            ticket, partition_id, task_attempt_id, max_in_flight=max_in_flight
+            ticket, partition_id, task_attempt_id, max_in_flight=max_in_flight, ttl=self._ttl
         )
 
     def commit(
@@ -318,4 +322,5 @@ def connect(options: SinkOptions | SourceOptions) -> Iterator[Store]:
     acknowledged, retries and fail-overs included.
     """
     with shared(options.bootstrap_servers, options.request_timeout_ms) as client:
-        yield ClientStore(client)
+        ttl_ms = options.ttl_ms if isinstance(options, SinkOptions) else None
+        yield ClientStore(client, ttl_ms)

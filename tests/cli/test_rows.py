@@ -250,6 +250,16 @@ def test_row_is_deleted_on_the_condition_of_put(monkeypatch: pytest.MonkeyPatch)
         run(monkeypatch, client, "del", "t", "1", "--if-match", "zzz")
 
 
+def test_row_is_put_with_a_lifetime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its unit; without one the table's counts, and 0s is for ever."""
+    client = FakeTable(("id",))
+    for given in ((), ("--ttl", "90m"), ("--ttl", "30d"), ("--ttl", "0s")):
+        run(monkeypatch, client, "put", "t", '{"id": 1}', *given)
+    assert [options["ttl"] for _, options in client.asked] == [None, 5_400.0, 2_592_000.0, 0.0]
+    with pytest.raises(click.BadParameter, match="'soon' is not a duration"):
+        run(monkeypatch, client, "put", "t", '{"id": 1}', "--ttl", "soon")
+
+
 def test_yaml_has_every_character_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON writes characters beyond 16 bits as two, which YAML takes for two."""
     Context(output="yaml").show(

@@ -263,7 +263,7 @@ def test_table_alter_sets_and_unsets_what_is_named(monkeypatch: pytest.MonkeyPat
     client = FakeClient(view())
     named = (
         "--set retention-bytes=256MiB --set retention-age=7d --set max-lag=5 "
-        "--set standby-reads=false --unset retention-records --unset max_staleness"
+        "--set standby-reads=false --set ttl=30d --unset retention-records --unset max_staleness"
     )
     result = run(monkeypatch, client, "table", "alter", "orders", *named.split())
     assert result.exception is None
@@ -273,6 +273,7 @@ def test_table_alter_sets_and_unsets_what_is_named(monkeypatch: pytest.MonkeyPat
             "retention_age": 7 * 86_400.0,
             "max_lag": 5,
             "standby_reads": False,
+            "ttl": 30 * 86_400.0,
             "retention_records": None,
             "max_staleness": None,
         }

@@ -33,7 +33,7 @@ from raftstore.types import WALL_MS_MAX, ChannelId, NodeId, RecordKind, Role, Se
 
 RETRY_MS: Final = 1_000
 """Pause after an EXPIRE record that was refused, or while the clocks of a quorum are unknown."""
-WAIT_MS_MAX: Final = 60_000
+WAIT_MS_MAX: Final = 10_000
 """A row that is due later is looked at again after this: clocks may be set meanwhile."""
 
 

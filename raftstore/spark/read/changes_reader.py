@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from raftstore.client.changes.change_feed import DELETE, TRUNCATE, UPSERT, Ends, pairs_of
+from raftstore.client.changes.change_feed import DELETE, EXPIRE, TRUNCATE, UPSERT, Ends, pairs_of
 from raftstore.errors import ConfigError, RaftstoreError, SchemaError
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.changes import ChangePiece
@@ -111,7 +111,8 @@ class ChangeDecoder:
                 rows = self._rows.decode(
                     [(key, sealed, piece.seq) for key, sealed in pairs], has_deletes=True
                 )
-                kinds = [DELETE if sealed is None else UPSERT for _, sealed in pairs]
+                gone = EXPIRE if piece.expired else DELETE
+                kinds = [gone if sealed is None else UPSERT for _, sealed in pairs]
                 columns = dict(zip(rows.schema.names, rows.columns, strict=True))
                 yield self._batch(partition, piece, kinds, columns)
 

@@ -1,6 +1,7 @@
 """Rows that say themselves what is done with them: ``operation=column``.
 
-The column ``_change_type`` holds ``upsert``, ``insert`` or ``delete`` for each row. It is no column
+The column ``_change_type`` holds ``upsert``, ``insert`` or ``delete`` for each row, or ``expire``,
+which the changes of a table have for rows whose lifetime was over: a delete. It is no column
 of the table: it is taken off before rows are encoded. Rows of one task keep their order, so a key
 that is written, deleted and written again in one batch ends as the last of its rows says.
 """
@@ -21,6 +22,7 @@ from raftstore.spark.options import CHANGE_COLUMN, SinkOptions
 UPSERT_ROW: Final = "upsert"
 INSERT_ROW: Final = "insert"
 DELETE_ROW: Final = "delete"
+EXPIRE_ROW: Final = "expire"
 
 
 def allowed_operations(options: SinkOptions) -> tuple[str, ...]:
@@ -75,7 +77,9 @@ class ChangeEncoder:
 
     def encode(self, batch: pa.RecordBatch) -> list[Row]:
         """Return the rows; raise SchemaError for one that does not say what to do, or cannot be."""
-        operations = batch.column(self._at).to_pylist()
+        told = batch.column(self._at).to_pylist()
+        # As changes tell it: a copy of a table, made from them, lacks the row, too.
+        operations = [DELETE_ROW if each == EXPIRE_ROW else each for each in told]
         for row, operation in enumerate(operations):
             if operation not in self._allowed:
                 raise self._unknown(row, operation)

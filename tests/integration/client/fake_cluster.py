@@ -30,6 +30,7 @@ from raftstore.protocol.admin import (
 )
 from raftstore.protocol.codec import decode, encode_frame_of
 from raftstore.protocol.framing import ReceiveBuffer
+from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_with_ttl
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.node import Goodbye, Hello
 from raftstore.protocol.payload import decode_conditional, decode_rows
@@ -48,6 +49,7 @@ from raftstore.protocol.reads import (
     row_read,
 )
 from raftstore.protocol.snapshots import OpenSnapshot
+from raftstore.protocol.staged import decode_header
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.types import (
     ChannelId,
@@ -81,6 +83,8 @@ class Channel:
     rows: dict[bytes, tuple[bytes, Seq]] = field(default_factory=dict)
     acks: dict[Guid, PubAck] = field(default_factory=dict)
     applied: list[PubMsg] = field(default_factory=list)
+    ttls_ms: list[int] = field(default_factory=list)
+    """How long the rows of each of them live; 0: for ever. Here none ever expires."""
     partition: int = 0
     batches: BatchTruth | None = None
     history: list[Applied] = field(default_factory=list)
@@ -94,20 +98,26 @@ class Channel:
         self.seq = Seq(self.seq + message.rows)
         self.applied.append(message)
         conflict_seq: Seq | None = None
-        if message.kind is RecordKind.CONDITIONAL:
-            key, sealed, expected = decode_conditional(bytes(message.payload))
+        kind, payload, ttl_ms = message.kind, bytes(message.payload), 0
+        if kind in WITHOUT_TTL:
+            ttl_ms, inner = decode_with_ttl(payload)
+            kind, payload = WITHOUT_TTL[kind], bytes(inner)
+        if kind is RecordKind.CONDITIONAL:
+            key, sealed, expected = decode_conditional(payload)
             present = self.rows[key][1] if key in self.rows else Seq(0)
             if present != expected:
                 conflict_seq = present
             cells = [key, sealed]
-        elif message.kind is RecordKind.BATCH_MARK:
+        elif kind is RecordKind.BATCH_MARK:
             cells = []
-        elif message.kind is RecordKind.STAGED:
+        elif kind is RecordKind.STAGED:
             assert self.batches is not None
-            self.batches.stage(self.partition, bytes(message.payload), message.rows)
+            self.batches.stage(self.partition, payload, message.rows)
+            ttl_ms = decode_header(payload)[0].ttl_ms
             cells = []
         else:
-            cells = decode_rows(bytes(message.payload))
+            cells = decode_rows(payload)
+        self.ttls_ms.append(ttl_ms)
         if conflict_seq is None:
             self.write(cells)
         ack = PubAck(

@@ -327,18 +327,35 @@ def test_fate_of_a_write_is_told_by_the_guid_of_its_answer() -> None:
     play_http(test)
 
 
+def test_row_is_put_with_a_lifetime_over_http() -> None:
+    """As a parameter, with its unit; 0s is for ever."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        for given in ("90m", "1.5s", "0s"):
+            put = await http.ask("PUT", f"/v1/tables/t/keys/1?ttl={given}", {"v": "x"})
+            assert put.status == 200, put.content
+        told = [each.ttls_ms for each in cluster.channels.values() if each.ttls_ms]
+        assert told == [[5_400_000, 1_500, 0]]
+        wrong = await http.ask("PUT", "/v1/tables/t/keys/1?ttl=soon", {"v": "x"})
+        assert wrong.status == 400, wrong.content
+
+    play_http(test)
+
+
 def test_settings_of_a_table_are_given_and_changed_over_http() -> None:
     """POST takes them with the definition, PATCH changes what is given, null removes it."""
 
     async def test(cluster: FakeCluster, http: Http) -> None:
         wanted = {"name": "kept", "key": "id", "partitions": 1, "retention_age": "1.5s"}
-        made = await http.ask("POST", "/v1/tables", {**wanted, "retention_bytes": 2 << 20})
+        made = await http.ask(
+            "POST", "/v1/tables", {**wanted, "retention_bytes": 2 << 20, "ttl": "1h"}
+        )
         assert made.status == 201, made.content
-        shown = ("retention_bytes", "retention_records", "retention_age_ms")
-        assert [made.json[name] for name in shown] == [2 << 20, None, 1_500]
-        changes = {"retention_age": None, "retention_records": 5_000}
+        shown = ("retention_bytes", "retention_records", "retention_age_ms", "ttl_ms")
+        assert [made.json[name] for name in shown] == [2 << 20, None, 1_500, 3_600_000]
+        changes = {"retention_age": None, "retention_records": 5_000, "ttl": None}
         edited = await http.ask("PATCH", "/v1/tables/kept", changes)
-        assert [edited.json[name] for name in shown] == [2 << 20, 5_000, None]
+        assert [edited.json[name] for name in shown] == [2 << 20, 5_000, None, None]
         wrong = await http.ask("PATCH", "/v1/tables/kept", {"retention_bytes": 5})
         assert wrong.status == 400, wrong.content
         assert "retention_bytes=5 is outside 1048576" in wrong.content.decode()

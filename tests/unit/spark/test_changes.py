@@ -257,6 +257,7 @@ def test_changes_are_decoded_with_what_is_told_of_them():
     pieces = [
         ChangePiece(8, 1_700_000_000_123, rows, bits=bytes((0b011,))),
         ChangePiece(9, 1_700_000_000_124, b"", truncate=True, writer="w", batch_id=3),
+        ChangePiece(10, 1_700_000_000_125, encode_rows([(keys[1][0], None)]), expired=True),
     ]
     batches = list(ChangeDecoder(table, changes_schema(table)).decode(1, pieces))
     told = [row for batch in batches for row in batch.to_pylist()]
@@ -264,8 +265,11 @@ def test_changes_are_decoded_with_what_is_told_of_them():
         (0, "row 0", "upsert", 1, 8),
         (1, None, "delete", 1, 8),
         (None, None, "truncate", 1, 9),
+        (1, None, "expire", 1, 10),
     ]
-    assert [(row["_writer"], row["_batch_id"]) for row in told] == [(None, None)] * 2 + [("w", 3)]
+    assert [(row["_writer"], row["_batch_id"]) for row in told] == [
+        *[(None, None)] * 2, ("w", 3), (None, None),
+    ]  # fmt: skip
     assert told[0]["_commit_timestamp"].timestamp() == 1_700_000_000.123
     assert {batch.schema for batch in map(hashable, batches)} == {hashable(batches[0]).schema}
     chosen = struct(field("_seq", "long"), field("_change_type", "string"), field("id", "long"))

@@ -246,6 +246,10 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
         "replicas": 1,
         "schema": SCHEMA.json(),
         "if_not_exists": True,
+        "retention_bytes": None,
+        "retention_records": None,
+        "retention_age": None,
+        "ttl": None,
     }
     assert client.calls == [
         ("create_table", ("t",), definition),
@@ -253,10 +257,23 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
         ("table", ("t",), {}),
         ("definition", (), {}),
         ("table", ("t",), {}),
-        ("bulk_writer", (), {"max_in_flight": 3}),
+        ("bulk_writer", (), {"max_in_flight": 3, "ttl": None}),
         ("table", ("t",), {}),
         ("mark_batch", ("query", 7), {"partitions": frozenset({1})}),
     ]
+
+
+def test_lifetime_of_rows_goes_to_whatever_writes_them():
+    """To the table that is created, to records, and to staged chunks."""
+    client = Client()
+    store = ClientStore(client, 90_000)
+    options = SinkOptions("a:1", "t", key=("x",), ttl="90s")
+    store.create_table(options, SCHEMA.json())
+    store.writer("t", 3)
+    store.stager("t", "ticket", 1, 2, 3)
+    told = {name: kwargs["ttl"] for name, _, kwargs in client.calls if "ttl" in kwargs}
+    assert told == {"create_table": 90.0, "bulk_writer": 90.0, "stager": 90.0}
+    assert options.ttl_ms == 90_000
 
 
 def test_format_is_offered_to_spark_when_the_package_is_looked_at():

@@ -126,6 +126,15 @@ def test_settings_of_a_table_that_is_created_are_options():
     assert plain.retention_bytes is plain.retention_records is plain.retention_age_ms is None
 
 
+def test_rows_are_written_with_a_lifetime():
+    """The ttl is that of all rows that are written, and of a table that is created."""
+    assert parse_options(BASE | {"ttl": "30d"}).ttl_ms == 30 * 86_400_000
+    assert parse_options(BASE).ttl_ms is None
+    for wrong in ("soon", "0s", "40000d"):
+        with pytest.raises(ConfigError, match=r"ttl is .*give a duration"):
+            parse_options(BASE | {"ttl": wrong})
+
+
 def test_batch_id_needs_a_writer():
     """Numbers are the writer's: without one they say nothing."""
     with pytest.raises(ConfigError, match=r"\[RAFTSTORE_WRITER_ID_MISSING\] batchId is set"):

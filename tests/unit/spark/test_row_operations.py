@@ -68,7 +68,7 @@ def test_rows_are_upserted_and_deleted_in_the_order_of_the_batch(store, isolatio
         ("upsert", 1, "again"),
         ("upsert", 2, "late"),
         ("delete", 2, "x" * 5_000_000),
-        ("delete", 9, None),
+        ("expire", 9, None),
     )
     write(store, mixed, isolation=isolation)
     assert table(store) == {1: "again", 3: "c", 4: "d"}
