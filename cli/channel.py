@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -13,6 +14,7 @@ from raftstore import Client
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_NOT_COMPARED
 from raftstore.cli.names import CHANNEL, CHANNEL_OR_TABLE
+from raftstore.cli.watch import watched
 from raftstore.client.results import NodeStatus, ReplicaDigest
 from raftstore.errors import ArgumentError
 from raftstore.protocol.admin import TableInfo
@@ -59,17 +61,30 @@ def list_channels(context: Context) -> None:
 
 @channel.command()
 @click.argument("name", type=CHANNEL)
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @pass_context
-def info(context: Context, name: str) -> None:
-    """Show every replica of a channel by its own word: role, term, positions and lag.
+def info(context: Context, name: str, *, watch: bool) -> None:
+    """Show every replica of a channel by its own word: role, term, positions and lag; how far one
+    is that catches up, and who keeps records in each log.
 
     \b
     Example:
       raftstore channel info orders/3
+      raftstore channel info orders/3 --watch
     """
     with context.connect() as client:
-        table, number = _named(client, name)
-        nodes = {node.name: node for node in client.cluster_status().nodes}
+
+        def look() -> tuple[TableInfo, int, dict[str, NodeStatus]]:
+            table, number = _named(client, name)
+            return table, number, {node.name: node for node in client.cluster_status().nodes}
+
+        watched(context, look, partial(_show_info, context, name), again=watch)
+
+
+def _show_info(
+    context: Context, name: str, found: tuple[TableInfo, int, dict[str, NodeStatus]]
+) -> None:
+    table, number, nodes = found
     placed = table.channels[number]
     names = map(node_name, placed.replicas)
     replicas = [_replica(node, nodes.get(node), table.name, number) for node in names]
@@ -84,8 +99,45 @@ def info(context: Context, name: str) -> None:
         context.show({**whole, "replicas": replicas})
         return
     context.show(None, [whole])
-    click.echo()
-    context.show(None, replicas)
+    for rows in (
+        [{field: row[field] for field in ("node", *OWN_WORD, "note")} for row in replicas],
+        [_catch_up_row(row["node"], row["catch_up"]) for row in replicas if row["catch_up"]],
+        [_floor_row(row, floor) for row in replicas for floor in row["floors"] or ()],
+    ):
+        if rows:
+            click.echo()
+            context.show(None, rows)
+
+
+def _catch_up_row(node: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """A replica on its way to its leader's end."""
+    left_ms = told["left_ms"]
+    words = [word for word in ("waits", "is_far", "cannot_complete") if told[word]]
+    return {
+        "catches up": node,
+        "because": told["reason"],
+        "at": told["verified_seq"],
+        "of": told["end_seq"],
+        "rows left": told["rows_left"],
+        "rows/s": told["rows_per_s"],
+        "bytes/s": told["bytes_per_s"],
+        "taken": told["bytes_taken"],
+        "left": "?" if left_ms is None else f"{left_ms / 1000:.0f}s",
+        "note": " ".join(words),
+    }
+
+
+def _floor_row(replica: Mapping[str, Any], floor: Mapping[str, Any]) -> dict[str, Any]:
+    """A reason to keep records in the log of a node."""
+    return {
+        "log of": replica["node"],
+        "kept by": floor["name"],
+        "owner": floor["owner"],
+        "behind seq": floor["seq"],
+        "rows": max(0, (replica["last_seq"] or 0) - floor["seq"]),
+        "at most": "no bound" if floor["bytes_max"] is None else floor["bytes_max"],
+        "given up": "yes" if floor["is_given_up"] else "",
+    }
 
 
 def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dict[str, Any]:
@@ -97,7 +149,8 @@ def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dic
     note = "it is no node of the cluster" if node is None else node.error or ""
     if not said and not note:
         note = "it hosts no replica yet"
-    return {"node": name, **{field: said.get(field) for field in OWN_WORD}, "note": note}
+    told = (*OWN_WORD, "catch_up", "flapping", "floors")
+    return {"node": name, **{field: said.get(field) for field in told}, "note": note}
 
 
 @channel.command("step-down")

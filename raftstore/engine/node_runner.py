@@ -305,7 +305,7 @@ class NodeRunner:
         notices.snapshot_needed = (self.snapshots.on_needed,)
         notices.closed = (
             self.repairs.closed,
-            lambda runner: self.catch_ups.forget(runner.channel),
+            self.catch_ups.channel_closed,
             self.snapshots.on_closed,
             self.meters.channel_closed,
             self._schedule.on_closed,
@@ -317,8 +317,8 @@ class NodeRunner:
             self.expirer.channel_closed,
         )
         notices.leader_changed = (
-            lambda runner, *_: self.catch_ups.forget(runner.channel),
             watch.leader_changed,
+            self.catch_ups.leader_changed,
             self.failovers.leader_changed,
             self.meters.leader_changed,
             self.drain.leader_changed,
@@ -354,6 +354,7 @@ class NodeRunner:
             meters=self.meters,
             failovers=self.failovers,
             lag_guard=self.lag_guard,
+            catch_ups=self.catch_ups,
             retention=self.retention,
             healing=self.healing,
             expirer=self.expirer,

@@ -39,6 +39,8 @@ class ReplicaStatus(TypedDict):
     is_leader: bool
     applied_seq: int | None
     lag: int | None
+    cannot_complete: bool
+    """It told the viewpoint, its leader, that it falls further behind all the time."""
 
 
 class FloorStatus(TypedDict):
@@ -51,6 +53,52 @@ class FloorStatus(TypedDict):
     bytes_max: int | None
     """Of log that is kept for it; None: it is never given up."""
     is_given_up: bool
+
+
+class CatchUpStatus(TypedDict):
+    """How far the viewpoint's replica is that catches up; rates are those of the last seconds."""
+
+    reason: str
+    for_ms: int
+    """Since it began, under the present leader."""
+    from_seq: int
+    """Where its log parted from the leader's; 0: not known yet."""
+    verified_seq: int
+    end_seq: int
+    """The leader's end, which moves on; 0: not known yet."""
+    rows_left: int
+    bytes_left: int
+    """By the rows of the last answer."""
+    bytes_taken: int
+    rows_per_s: int
+    bytes_per_s: int
+    written_per_s: int
+    """Rows a second by which the leader's end moved on."""
+    left_ms: int | None
+    """Until it is there, at this pace; None: never, or not known."""
+    is_far: bool
+    """Live requests are not queued yet."""
+    cannot_complete: bool
+    """It fell further behind in each of the last windows (``catchup.slow_windows``)."""
+    waits: bool
+    """For channels that are nearer to their end (``catchup.parallel``)."""
+
+
+class CatchUpSum(TypedDict):
+    """All replicas of the viewpoint that catch up, together."""
+
+    channels: int
+    waiting: int
+    """Those of them that wait for nearer ones."""
+    rows_left: int
+    bytes_left: int
+    bytes_taken: int
+    rows_per_s: int
+    bytes_per_s: int
+    left_ms: int | None
+    """Until all are there, at this pace; None: never, or not known."""
+    cannot_complete: int
+    flapping: int
 
 
 class SeenChannel(TypedDict):
@@ -76,6 +124,10 @@ class SeenChannel(TypedDict):
     leader_info_age_ms: int | None
     replicas: list[ReplicaStatus]
     floors: list[FloorStatus]
+    catch_up: CatchUpStatus | None
+    """None: it is steady, or leads, or knows no leader."""
+    flapping: bool
+    """It left steady state five times within ten minutes."""
 
 
 class SizeStatus(TypedDict):
@@ -94,6 +146,7 @@ class NodeReport(TypedDict):
     catalog_version: int
     nodes: list[SeenNode]
     channels: list[SeenChannel]
+    catch_up: CatchUpSum
     sizes: SizeStatus
     warnings: list[str]
 
@@ -117,6 +170,7 @@ class ReplicaFacts:
     node: NodeId
     applied_seq: Seq | None
     lag: int | None
+    cannot_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +194,8 @@ class ChannelFacts:
     base_seq: Seq = Seq(0)
     log_bytes: int = 0
     floors: Sequence[FloorStatus] = ()
+    catch_up: CatchUpStatus | None = None
+    flapping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +226,7 @@ def build_status(facts: StatusFacts) -> NodeReport:
         catalog_version=facts.catalog_version,
         nodes=[_node_status(node) for node in nodes],
         channels=[_channel_status(channel, up) for channel in channels],
+        catch_up=_catch_up_sum(channels),
         sizes=SizeStatus(log_bytes=facts.log_bytes, table_bytes=facts.table_bytes),
         warnings=[*_warnings(facts, nodes, channels), *facts.warnings],
     )
@@ -211,10 +268,33 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
                 is_leader=replica.node == channel.leader,
                 applied_seq=replica.applied_seq,
                 lag=replica.lag,
+                cannot_complete=replica.cannot_complete,
             )
             for replica in channel.replicas
         ],
         floors=list(channel.floors),
+        catch_up=channel.catch_up,
+        flapping=channel.flapping,
+    )
+
+
+def _catch_up_sum(channels: Iterable[ChannelFacts]) -> CatchUpSum:
+    """All channels that catch up, together (NATS-140)."""
+    found = list(channels)
+    told = [each.catch_up for each in found if each.catch_up is not None]
+    left = sum(each["rows_left"] for each in told)
+    nearer = sum(each["rows_per_s"] - each["written_per_s"] for each in told)
+    return CatchUpSum(
+        channels=len(told),
+        waiting=sum(each["waits"] for each in told),
+        rows_left=left,
+        bytes_left=sum(each["bytes_left"] for each in told),
+        bytes_taken=sum(each["bytes_taken"] for each in told),
+        rows_per_s=sum(each["rows_per_s"] for each in told),
+        bytes_per_s=sum(each["bytes_per_s"] for each in told),
+        left_ms=1000 * left // nearer if nearer > 0 else None,
+        cannot_complete=sum(each["cannot_complete"] for each in told),
+        flapping=sum(each.flapping for each in found),
     )
 
 
@@ -236,3 +316,14 @@ def _warnings(
             yield f"{name} has no leader known here; check that a majority of its replicas is up"
         if channel.reason:
             yield f"{name} is {channel.mode}: {channel.reason}"
+        if channel.catch_up is not None and channel.catch_up["cannot_complete"]:
+            rows = channel.catch_up["rows_left"]
+            yield (
+                f"{name} falls further behind its leader all the time, {rows} rows by now; give "
+                "this node a faster disk or processor, or write less"
+            )
+        if channel.flapping:
+            yield (
+                f"{name} left steady state five times within ten minutes, see `raftstore events "
+                "--type flapping`; look at the network and at the load of this node"
+            )

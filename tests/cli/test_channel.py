@@ -197,3 +197,44 @@ def test_info_has_every_replica_by_its_own_word(monkeypatch: pytest.MonkeyPatch)
     result = run(monkeypatch, client, "channel", "info", "orders/0")
     assert ["orders/0", "01" * 18, "n2"] in [line.split() for line in result.stdout.splitlines()]
     assert "connection refused" in result.stdout
+
+
+CATCH_UP = {
+    "reason": "restart", "for_ms": 10, "from_seq": 2, "verified_seq": 50, "end_seq": 350,
+    "rows_left": 300, "bytes_left": 3_000, "bytes_taken": 400, "rows_per_s": 30, "bytes_per_s": 600,
+    "written_per_s": 10, "left_ms": 15_000, "is_far": True, "cannot_complete": False,
+    "waits": False,
+}  # fmt: skip
+FLOOR = {
+    "name": "slow_replica", "owner": "n2", "seq": 40, "bytes_max": 1_000, "is_given_up": True,
+}  # fmt: skip
+
+
+def test_info_tells_who_catches_up_and_who_keeps_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NATS-140: with rate and time left; floors with their owners."""
+    told = {"catch_up": CATCH_UP, "floors": [FLOOR], "last_seq": 45, "flapping": True}
+    client = FakeClient(n1=[], n2=[])
+    status = SimpleNamespace(nodes=[node("n1", {**own("follower", 3), **told})])
+    monkeypatch.setattr(client, "cluster_status", lambda: status)
+    result = run(monkeypatch, client, "channel", "info", "orders/0")
+    words = [line.split() for line in result.stdout.splitlines()]
+    assert ["n1", "restart", "50", "350", "300", "30", "600", "400", "15s", "is_far"] in words
+    assert ["n1", "slow_replica", "n2", "40", "5", "1000", "yes"] in words
+    result = run(monkeypatch, client, "channel", "info", "orders/0", "-o", "json")
+    shown = json.loads(result.stdout)["replicas"][0]
+    assert (shown["catch_up"], shown["floors"], shown["flapping"]) == (CATCH_UP, [FLOOR], True)
+
+
+def test_info_is_shown_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--watch looks anew each time, until it is stopped."""
+    pauses = iter([None, KeyboardInterrupt()])
+
+    def pause(_: float) -> None:
+        stop = next(pauses)
+        if stop is not None:
+            raise stop
+
+    monkeypatch.setattr("raftstore.cli.watch.time.sleep", pause)
+    client = FakeClient(n1=[], n2=[])
+    result = run(monkeypatch, client, "channel", "info", "orders/0", "--watch", "-o", "json")
+    assert result.stdout.count('"channel": "orders/0"') == 2

@@ -11,7 +11,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from raftstore.config import SLOW_EXIT, CatchUpSettings
 from raftstore.core.effects import (
@@ -30,6 +30,12 @@ NEAR_BATCHES: Final = 8
 """A channel that lacks no more than so many full answers fetches them in any case."""
 
 SendRequest = Callable[[MsgSyncRequest], None]
+
+
+class Channel(Protocol):
+    """A channel of this node."""
+
+    channel: ChannelId
 
 
 class _Waiting(NamedTuple):
@@ -108,6 +114,14 @@ class CatchUps:
         self._silent.discard(channel)
         if self._left.pop(channel, None) is not None:
             self._release()
+
+    def channel_closed(self, runner: Channel) -> None:
+        """Its table was dropped, or it is opened anew."""
+        self.forget(runner.channel)
+
+    def leader_changed(self, runner: Channel, _before: object, _now_ms: int) -> None:
+        """It has another leader, or none: what it asked the other one counts no more."""
+        self.forget(runner.channel)
 
     def _release(self) -> None:
         """Let the nearest of those pass that wait."""

@@ -115,7 +115,7 @@ def _channels(node: NodeParts, now_ms: int) -> Iterator[Sample]:
 def _memory(node: NodeParts) -> Iterator[Sample]:
     """Memory held by all channels together, and how much those that catch up lack."""
     sums = dict.fromkeys(_HELD, 0.0)
-    catching_up = rows_left = 0
+    catching_up = rows_left = rows_per_s = bytes_per_s = slow = flapping = 0
     for runner in node.channels.values():
         held = runner.core.statistics()
         for name, value in _HELD.items():
@@ -125,11 +125,22 @@ def _memory(node: NodeParts) -> Iterator[Sample]:
         ):
             catching_up += 1
             rows_left += max(0, node.watch.known_commit(runner) - runner.core.last_seq)
+            view = runner.core.catch_up()
+            if view is not None:
+                rows_per_s += view.rows_per_s
+                bytes_per_s += view.bytes_per_s
+                slow += view.cannot_complete
+        flapping += runner.core.is_flapping
     sums[_REPEATED] += node.meters.repeated_before
     for name, total in sums.items():
         yield name, (), total
     yield "raftstore_catchup_sessions", (), float(catching_up)
     yield "raftstore_catchup_rows_left", (), float(rows_left)
+    yield "raftstore_catchup_rows_per_second", (), float(rows_per_s)
+    yield "raftstore_catchup_bytes_per_second", (), float(bytes_per_s)
+    yield "raftstore_catchup_waiting", (), float(node.catch_ups.waiting)
+    yield "raftstore_replicas_slow", (), float(slow)
+    yield "raftstore_replicas_flapping", (), float(flapping)
 
 
 _REPEATED: Final = "raftstore_dedupe_hits_total"

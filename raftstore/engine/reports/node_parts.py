@@ -9,6 +9,7 @@ from raftstore.config import NodeSettings
 from raftstore.engine.batches.service import BatchService
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
+from raftstore.engine.channel.catch_ups import CatchUps
 from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
@@ -46,6 +47,7 @@ class NodeParts:
     meters: Meters
     failovers: FailoverWatch
     lag_guard: ReplicaLagGuard
+    catch_ups: CatchUps
     retention: Retention
     healing: Healing
     expirer: Expirer

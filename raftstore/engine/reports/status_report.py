@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
 from raftstore.policy.status import (
+    CatchUpStatus,
     ChannelFacts,
     FloorStatus,
     NodeFacts,
@@ -105,6 +106,8 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
             _replica_facts(node, runner, replica, lag) for replica in runner.core.config().members
         ],
         reason=reason,
+        catch_up=_catch_up(node, runner),
+        flapping=runner.core.is_flapping,
         base_seq=runner.core.base.seq,
         log_bytes=node.retention.trimmer.kept_bytes(runner),
         floors=[
@@ -120,6 +123,14 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
     )
 
 
+def _catch_up(node: NodeParts, runner: ChannelRunner) -> CatchUpStatus | None:
+    view = runner.core.catch_up()
+    if view is None:
+        return None
+    told: dict[str, Any] = {**view._asdict(), "waits": node.catch_ups.waits(runner.channel)}
+    return cast("CatchUpStatus", told)
+
+
 def _replica_facts(
     node: NodeParts, runner: ChannelRunner, replica: NodeId, own_lag: int | None
 ) -> ReplicaFacts:
@@ -128,14 +139,16 @@ def _replica_facts(
         return ReplicaFacts(replica, node.tables.applied_seq(runner.channel), own_lag)
     applied: Seq | None = None
     progress = runner.core.progress().get(replica)
+    is_slow = progress is not None and progress.cannot_complete
     if progress is not None and progress.heard_ms is not None:
         applied = progress.applied_seq
     position = node.watch.positions.get(runner.channel, {}).get(replica)
     if position is not None:
         applied = Seq(max(applied or 0, position.applied_seq))
     if applied is None:
-        return ReplicaFacts(replica, None, None)
-    return ReplicaFacts(replica, applied, rows_behind(node.watch.known_commit(runner), applied))
+        return ReplicaFacts(replica, None, None, is_slow)
+    lag = rows_behind(node.watch.known_commit(runner), applied)
+    return ReplicaFacts(replica, applied, lag, is_slow)
 
 
 def _metadata(node: NodeParts, now_ms: int) -> dict[str, Any]:

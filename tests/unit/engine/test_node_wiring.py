@@ -118,11 +118,12 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
         runner.repairs.closed, runner.meters.channel_closed, runner._schedule.on_closed,
         watch.channel_closed, reader.on_channel_closed, batches.on_channel_closed,
         runner.lag_guard.channel_closed, runner.retention.channel_closed,
-        runner.snapshots.on_closed, runner.expirer.channel_closed,
+        runner.snapshots.on_closed, runner.expirer.channel_closed, runner.catch_ups.channel_closed,
     }  # fmt: skip
     assert notices.snapshot_needed == (runner.snapshots.on_needed,)
     assert notices.leader_changed[0] == watch.leader_changed
     assert set(notices.leader_changed[1:]) == {
+        runner.catch_ups.leader_changed,
         runner.failovers.leader_changed, runner.meters.leader_changed,
         runner.drain.leader_changed, runner.controller.leader_changed, batches.leader_changed,
         runner.snapshots.leader_changed, runner.expirer.leader_changed,

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from raftstore.policy.status import (
+    CatchUpStatus,
     ChannelFacts,
     FloorStatus,
     NodeFacts,
@@ -30,10 +31,31 @@ CHANNEL = ChannelFacts(
     last_seq=Seq(11),
     lag=1,
     leader_info_age_ms=0,
-    replicas=(ReplicaFacts(N1, Seq(9), 1), ReplicaFacts(N2, None, None)),
+    replicas=(ReplicaFacts(N1, Seq(9), 1), ReplicaFacts(N2, None, None, cannot_complete=True)),
     base_seq=Seq(4),
     log_bytes=77,
     floors=(FLOOR,),
+)
+NOTHING_LEFT = {
+    "channels": 0, "waiting": 0, "rows_left": 0, "bytes_left": 0, "bytes_taken": 0,
+    "rows_per_s": 0, "bytes_per_s": 0, "left_ms": None, "cannot_complete": 0, "flapping": 0,
+}  # fmt: skip
+TOLD = CatchUpStatus(
+    reason="restart",
+    for_ms=100,
+    from_seq=2,
+    verified_seq=5,
+    end_seq=305,
+    rows_left=300,
+    bytes_left=3_000,
+    bytes_taken=400,
+    rows_per_s=30,
+    bytes_per_s=600,
+    written_per_s=10,
+    left_ms=15_000,
+    is_far=False,
+    cannot_complete=False,
+    waits=False,
 )
 FACTS = StatusFacts(
     viewpoint=N1,
@@ -54,13 +76,15 @@ def test_status_has_the_documented_shape() -> None:
     """Golden JSON: scripts and the command line read these fields."""
     status = build_status(FACTS)
     assert json.loads(json.dumps(status)) == status
-    assert status | {"nodes": [], "channels": []} == {
+    assert status["catch_up"] == NOTHING_LEFT
+    assert status | {"nodes": [], "channels": [], "catch_up": None} == {
         "version": 1,
         "viewpoint": "n1",
         "cluster_id": "ab" * 16,
         "catalog_version": 5,
         "nodes": [],
         "channels": [],
+        "catch_up": None,
         "sizes": {"log_bytes": 100, "table_bytes": 50},
         "warnings": [],
     }
@@ -90,11 +114,54 @@ def test_status_has_the_documented_shape() -> None:
         "lag": 1,
         "leader_info_age_ms": 0,
         "replicas": [
-            {"node": "n1", "up": True, "is_leader": True, "applied_seq": 9, "lag": 1},
-            {"node": "n2", "up": True, "is_leader": False, "applied_seq": None, "lag": None},
+            {
+                "node": "n1", "up": True, "is_leader": True, "applied_seq": 9, "lag": 1,
+                "cannot_complete": False,
+            },
+            {
+                "node": "n2", "up": True, "is_leader": False, "applied_seq": None, "lag": None,
+                "cannot_complete": True,
+            },
         ],
         "floors": [FLOOR],
+        "catch_up": None,
+        "flapping": False,
+    }  # fmt: skip
+
+
+def test_channels_that_catch_up_are_told_each_and_together() -> None:
+    """NATS-140, NATS-153: how much is left, how fast it goes and when it is done; a replica that
+    never gets there or that flaps is warned of.
+    """
+    first = replace(CHANNEL, catch_up=TOLD)
+    slow: CatchUpStatus = {**TOLD, "rows_left": 50, "cannot_complete": True, "waits": True}
+    second = replace(CHANNEL, partition=0, catch_up=slow, flapping=True)
+    status = build_status(replace(FACTS, channels=(first, second)))
+    assert [channel["catch_up"] for channel in status["channels"]] == [slow, TOLD]
+    assert status["catch_up"] == {
+        "channels": 2,
+        "waiting": 1,
+        "rows_left": 350,
+        "bytes_left": 6_000,
+        "bytes_taken": 800,
+        "rows_per_s": 60,
+        "bytes_per_s": 1_200,
+        "left_ms": 8_750,
+        "cannot_complete": 1,
+        "flapping": 1,
     }
+    assert [warning.partition(";")[0] for warning in status["warnings"]] == [
+        "channel orders/0 falls further behind its leader all the time, 50 rows by now",
+        "channel orders/0 left steady state five times within ten minutes, see `raftstore events "
+        "--type flapping`",
+    ]
+
+
+def test_time_left_is_not_known_while_no_channel_comes_nearer() -> None:
+    """Given as many rows written as stored, it never ends."""
+    calm: CatchUpStatus = {**TOLD, "rows_per_s": 10, "written_per_s": 10}
+    status = build_status(replace(FACTS, channels=(replace(CHANNEL, catch_up=calm),)))
+    assert status["catch_up"]["left_ms"] is None
 
 
 def test_status_is_ordered_by_name_and_partition() -> None:
@@ -125,4 +192,5 @@ def test_status_warns_of_dead_nodes_leaderless_and_stopped_channels() -> None:
     assert status["channels"][0]["leader"] is None
     assert status["channels"][0]["replicas"][0] == {
         "node": "n1", "up": False, "is_leader": False, "applied_seq": 9, "lag": 1,
+        "cannot_complete": False,
     }  # fmt: skip

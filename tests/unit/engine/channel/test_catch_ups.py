@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,18 @@ def test_mode_that_changes_ends_what_was_asked() -> None:
     node.order.note(A, "t/0", ModeChanged(FollowerMode.STEADY, "caught_up"))
     assert node.left == [(A, 1), (B, 2)]
     assert node.told[-1] == ("mode", {"channel": "t/0", "mode": "steady", "reason": "caught_up"})
+
+
+def test_channel_that_is_closed_or_has_another_leader_frees_its_place() -> None:
+    """What waits of it is dropped: another leader is asked anew (S6.2)."""
+    node = Node(parallel=1)
+    assert node.ask(A, 2 * NEAR)
+    assert not node.ask(B, 3 * NEAR)
+    assert not node.ask(C, 4 * NEAR)
+    node.order.leader_changed(SimpleNamespace(channel=B), None, 0)
+    assert node.order.waiting == 1
+    node.order.channel_closed(SimpleNamespace(channel=A))
+    assert node.left == [(A, 1), (C, 1)]
 
 
 VIEW = CatchUpView("restart", 1, Seq(2), Seq(3), Seq(9), 6, 60, 10, 1, 2, 3, None, False, False)

@@ -10,6 +10,8 @@ from msgspec import structs
 
 from raftstore.config import NodeSettings
 from raftstore.core.replica import Replica
+from raftstore.core.statistics import CatchUpView
+from raftstore.engine.channel.catch_ups import CatchUps
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.engine.reports import metrics_report
 from raftstore.policy.status import STATUS_VERSION
@@ -105,6 +107,8 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
         "base_seq": 0,
         "lag": 0,
         "leader_info_age_ms": 0,
+        "catch_up": None,
+        "flapping": False,
     }
     assert replicas == [
         {
@@ -113,6 +117,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
             "is_leader": node == leader.node,
             "applied_seq": core.commit_seq,
             "lag": 0,
+            "cannot_complete": False,
         }
         for node in core.config().members
     ]
@@ -317,6 +322,11 @@ def test_metrics_of_a_calm_node_say_what_it_is_and_holds(
         "scans_under_way",
         "catchup_sessions",
         "catchup_rows_left",
+        "catchup_rows_per_second",
+        "catchup_bytes_per_second",
+        "catchup_waiting",
+        "replicas_slow",
+        "replicas_flapping",
         "uncommitted_records",
         "dedupe_hits_total",
         "log_trims_total",
@@ -416,6 +426,37 @@ def test_metrics_count_what_catching_up_replicas_lack(
     values = plain(follower)
     assert values["raftstore_catchup_sessions"] == 2 - led
     assert values["raftstore_catchup_rows_left"] == 5
+
+
+VIEW = CatchUpView("restart", 1, Seq(2), Seq(3), Seq(9), 6, 60, 10, 11, 12, 3, None, False, True)
+
+
+def test_replica_that_catches_up_is_told_in_status_and_metrics(
+    world: tuple[SimCluster, ChannelId, SimNode, SimNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NATS-149: as its core sees it, and whether it waits for others; its leader tells a replica
+    that said that it cannot catch up.
+    """
+    _, channel, leader, follower = world
+    runner = of(follower)
+    core = runner.channels[channel].core
+    monkeypatch.setattr(Replica, "catch_up", lambda self: VIEW if self is core else None)
+    monkeypatch.setattr(Replica, "mode", FollowerMode.CATCHING_UP)
+    monkeypatch.setattr(Replica, "is_flapping", property(lambda self: self is core))
+    monkeypatch.setattr(CatchUps, "waits", lambda _, one: one == channel)
+    monkeypatch.setattr(CatchUps, "waiting", 4)
+    told = table_of(runner.reports.status())
+    assert told["catch_up"] == {**VIEW._asdict(), "waits": True}
+    assert told["flapping"]
+    values = plain(follower)
+    names = ("catchup_rows_per_second", "catchup_bytes_per_second", "catchup_waiting")
+    assert [values[f"raftstore_{name}"] for name in names] == [11, 12, 4]
+    assert (values["raftstore_replicas_slow"], values["raftstore_replicas_flapping"]) == (1, 1)
+    led = of(leader).channels[channel]
+    said = {node: each._replace(cannot_complete=True) for node, each in led.core.progress().items()}
+    monkeypatch.setattr(led.core, "progress", lambda: said)
+    replicas = table_of(of(leader).reports.status())["replicas"]
+    assert [each["cannot_complete"] for each in replicas] == [not r["is_leader"] for r in replicas]
 
 
 def test_metrics_keep_counting_when_a_channel_is_closed(
