@@ -129,7 +129,7 @@ def test_mode_that_changes_ends_what_was_asked() -> None:
 
 
 def test_channel_that_is_closed_or_has_another_leader_frees_its_place() -> None:
-    """What waits of it is dropped: another leader is asked anew (S6.2)."""
+    """Requests that wait are dropped: another leader is asked anew (S6.2)."""
     node = Node(parallel=1)
     assert node.ask(A, 2 * NEAR)
     assert not node.ask(B, 3 * NEAR)
