@@ -295,6 +295,7 @@ class NodeRunner:
                 self.levels.at_least,
                 lambda runner: self.controller.reopen(runner, self.clock.now_ms),
                 int.from_bytes(self.identity.boot_id[:8], "big") >> 2,
+                self.space.shortage,
             )
         )
 

@@ -76,6 +76,19 @@ class DiskSpace:
         self.refused += 1
         return Refusal(NoSpaceError, f"{self.reason}; free some, or wait for another leader")
 
+    def shortage(self, more_bytes: int) -> str | None:
+        """Why nothing of this size may be copied to this disk now; None: it has room for it and
+        for what the second mark keeps free."""
+        free = self.free_bytes
+        if not self._bytes_min or free is None:
+            return None
+        if free - more_bytes >= self._bytes_min // RESERVE_PART:
+            return None
+        return (
+            f"{more_bytes} bytes have no room beside what stays free on the disk of "
+            f"{node_name(self._me)}, which has {free} bytes free; it waits for space"
+        )
+
     @property
     def reason(self) -> str:
         """The one sentence that is told everywhere."""

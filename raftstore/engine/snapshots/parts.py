@@ -33,6 +33,9 @@ class SnapshotParts:
     first_id: int
     """Ids go up from here; drawn at random, so that no other life of this node used them."""
 
+    shortage: Callable[[int], str | None] = lambda _: None
+    """Why so many bytes must not be copied to this node's disk now; None: there is room."""
+
     def knows(self, node: NodeId) -> bool:
         """Whether the node's version has replica snapshots."""
         return node in self.told_level(SNAPSHOT_LEVEL)

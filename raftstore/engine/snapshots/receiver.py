@@ -96,6 +96,7 @@ class SnapshotReceiver:
         self.transfers: dict[ChannelId, Transfer] = {}
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """When something of a channel is to be asked for, again or at all."""
+        self._shortage = parts.shortage
         self.received_bytes = 0
         self._damaged: dict[ChannelId, None] = {}
         """Channels whose table is to be replaced although the log could build it again."""
@@ -214,6 +215,8 @@ class SnapshotReceiver:
             return
         position = History(offer.term, offer.seq)
         reason = offer.reason or why_no_table(transfer.lacking, position, offer.base_max)
+        # B8: a copy that does not fit fails a write of LevelDB, which ends the whole node.
+        reason = reason or self._shortage(offer.table_bytes)
         if not offer.snapshot_id or reason is not None:
             self._fail(transfer, reason or "there is none", now_ms)
             return
@@ -250,8 +253,10 @@ class SnapshotReceiver:
             or chunk.snapshot_id != transfer.snapshot_id
         ):
             return  # late
-        if chunk.reason:
-            self._fail(transfer, chunk.reason, now_ms)
+        left_bytes = max(0, transfer.table_bytes - transfer.bytes)
+        reason = chunk.reason or self._shortage(left_bytes)
+        if reason:
+            self._fail(transfer, reason, now_ms)
             return
         number = chunk.number
         is_next = transfer.taken_chunks <= number < transfer.taken_chunks + CHUNKS_AHEAD

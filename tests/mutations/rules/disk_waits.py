@@ -8,6 +8,7 @@ from tests.mutations.syntax import Edit
 
 SPACE = "tests/unit/engine/channel/test_disk_space.py::test_"
 TRIMMED = "tests/unit/engine/retention/test_trimmed_channels.py::test_"
+RECEIVER = "tests/unit/engine/snapshots/test_snapshot_receiver.py::test_"
 STALLS = "tests/unit/engine/test_storage_stalls.py::test_"
 TESTS = "tests/unit/engine/channel/test_rules_engine.py::test_"
 HOLE_REPAIRS = "tests/unit/engine/channel/test_hole_repairs.py::test_"
@@ -43,6 +44,22 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "A follower takes records until its disk is full.",
         Edit("StorageGuard.takes_records", "not self.space.is_exhausted", "True"),
         directed(SPACE + "gap_13_followers_without_space_go_on_as_long_as_they_can"),
+    ),
+    mutation(
+        "B8-copy",
+        "A table is copied to a disk that has no room for it, and the node ends.",
+        Edit("SnapshotReceiver.on_offer", "reason or self._shortage(offer.table_bytes)", "reason"),
+        directed(RECEIVER + "b8_copy_that_does_not_fit_the_disk_is_not_begun"),
+    ),
+    mutation(
+        "B8-copy-goes-on",
+        "A copy goes on although others have filled the disk meanwhile.",
+        Edit(
+            "SnapshotReceiver.on_chunk",
+            "chunk.reason or self._shortage(left_bytes)",
+            "chunk.reason",
+        ),
+        directed(RECEIVER + "b8_copy_ends_when_the_rest_of_it_has_no_room_any_more"),
     ),
     mutation(
         "GAP-13-commands",

@@ -139,6 +139,8 @@ class Bench:
         }
         values = {name: getattr(SETTINGS, name) for name in SETTINGS.__slots__}
         me: Any = self
+        self.room_bytes = 1_000_000
+        """What may be copied to the disk."""
         self.parts = SnapshotParts(
             log=me.log(),
             tables=me.tables(),
@@ -149,7 +151,11 @@ class Bench:
             told_level=self._told_level,
             reopen=lambda runner: self.did.append(f"reopen {runner.name}"),
             first_id=FIRST_ID,
+            shortage=self._shortage,
         )
+
+    def _shortage(self, more_bytes: int) -> str | None:
+        return None if more_bytes <= self.room_bytes else f"no room for {more_bytes}"
 
     def runner(self, channel: ChannelId, name: str) -> Any:
         """A channel that is led here and whole."""

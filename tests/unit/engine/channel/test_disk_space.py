@@ -247,6 +247,21 @@ def test_leadership_is_offered_to_one_live_voter_after_another() -> None:
     assert len(bench.asked) == 4
 
 
+def test_copy_fits_if_a_quarter_of_the_mark_stays_free_beside_it() -> None:
+    """B8: nothing is copied before it is known to fit; without a mark, or a look, all is taken."""
+    bench = Bench()
+    assert bench.space.shortage(1 << 60) is None
+    bench.look(1_000, 1_000)
+    assert bench.space.shortage(900) is None
+    shortage = bench.space.shortage(901)
+    assert shortage is not None
+    assert "901 bytes have no room" in shortage
+    assert "the disk of n1, which has 1000 bytes free" in shortage
+    bench = Bench(min_free_bytes=0)
+    bench.look(1_000, 1_000)
+    assert bench.space.shortage(901) is None
+
+
 @pytest.mark.parametrize("free", [0, 399])
 def test_refusal_tells_the_bytes_and_the_setting(free: int) -> None:
     """Each refusal is counted."""

@@ -272,6 +272,37 @@ def test_answer_that_comes_at_another_stage_changes_nothing() -> None:
 # --- a table --------------------------------------------------------------------------------------
 
 
+def test_b8_copy_that_does_not_fit_the_disk_is_not_begun() -> None:
+    """A failed write of LevelDB would end the node with all its channels; it is tried again."""
+    bench = Receiving()
+    bench.asking()
+    bench.room_bytes = 89
+    bench.offer()
+    [(name, fields)] = bench.told()
+    assert (name, fields["reason"]) == ("replica_snapshot_failed", "no room for 90")
+    assert bench.receiver.transfers == {}
+    assert bench.said() == []
+    assert bench.receiver.deadlines.next_ms == RETRY_MS
+
+
+def test_b8_copy_ends_when_the_rest_of_it_has_no_room_any_more() -> None:
+    """Others write to the same disk meanwhile; what is there already counts no longer."""
+    bench = Receiving()
+    bench.copying()
+    bench.room_bytes = 90
+    bench.chunk(0)
+    bench.run_steps()
+    assert bench.told() == []
+    [transfer] = bench.receiver.transfers.values()
+    bench.room_bytes = 90 - transfer.bytes - 1
+    bench.chunk(1)
+    [(name, fields)] = bench.told()
+    assert (name, fields["reason"]) == (
+        "replica_snapshot_failed",
+        f"no room for {90 - transfer.bytes}",
+    )
+
+
 def test_offer_that_helps_begins_a_copy_and_asks_for_two_chunks() -> None:
     """One is on its way while the other is written."""
     bench = Receiving()
