@@ -119,7 +119,7 @@ class NodeRunner:
             self.hashes.waiting.deadlines,
             self.failovers.deadlines,
             self.repairs.deadlines,
-            self.retention.deadlines,
+            *self.retention.deadlines,
             self.expirer.deadlines,
             self.space.deadlines,
             *self.snapshots.deadlines,

@@ -88,6 +88,8 @@ HELP: Final = {
     "raftstore_log_floor_segment": "The oldest segment of the log that is kept.",
     "raftstore_log_floors_given_up": "Slow replicas and readers of changes for which the log is "
     "kept no longer, since it was too much.",
+    "raftstore_table_merges": "Times that the files of a channel's table were merged on purpose.",
+    "raftstore_table_merged_bytes": "Bytes that these merges gave back.",
     "raftstore_scan_pins": "States of the tables kept for the pages of scans.",
     "raftstore_scans_under_way": "Long reads on other threads.",
     "raftstore_pending_messages": "Payloads held until the leader names them.",

@@ -304,8 +304,9 @@ def _warnings(
     """Warnings for a person, one sentence each, with the value and the remedy."""
     if facts.log_bytes > facts.log_size_warning_bytes:
         yield (
-            f"the log takes {facts.log_bytes} bytes, more than {facts.log_size_warning_bytes}; it "
-            "only grows unless retention.enabled is set, so watch the free space of the disk"
+            f"the log takes {facts.log_bytes} bytes, more than {facts.log_size_warning_bytes}; "
+            "retention.enabled is off, or something keeps records: 'raftstore channel info' tells "
+            "what"
         )
     for node in nodes:
         if not node.up:

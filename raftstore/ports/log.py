@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -72,6 +72,14 @@ class RecoveredChannel:
     base: Base = EMPTY_BASE
 
 
+class DroppedRecords(NamedTuple):
+    """Records of dropped channels that are still in segments, for others' sake."""
+
+    size_bytes: int
+    segment: int
+    """The newest segment that may have any; 0: there is none."""
+
+
 class LogExtent(Protocol):
     """How much of a channel's log there is, and in which segments."""
 
@@ -133,6 +141,13 @@ class MessageLog(Protocol):
 
     def floor_max(self) -> int:
         """The highest floor that ``begin_floor`` takes now: no channel needs a segment below."""
+
+    def dropped(self) -> DroppedRecords:
+        """Records of dropped channels in the segments that there are."""
+
+    def leave_segment(self, segment: int) -> None:
+        """Have the next operation begin another segment if this one is the newest, so that it can
+        go."""
 
     def begin_floor(self, segment: int) -> int:
         """Buffer that segments below are removed, a bounded number at once; return the operation

@@ -56,6 +56,20 @@ class Barrier(NamedTuple):
     the oldest record of the log that the state still refers to, such as staged rows."""
 
 
+class MergeStep(NamedTuple):
+    """Outcome of a step of merging a table's files."""
+
+    is_merged: bool = False
+    """Something was merged; else it is not worth it, or waits."""
+    is_over: bool = True
+    """Nothing is left to be merged now."""
+    waits: bool = False
+    """It is worth it, but snapshots that are open keep what should go."""
+    bytes_before: int = 0
+    """Of the files, before the first step."""
+    bytes_after: int = 0
+
+
 class TableSnapshot(Protocol):
     """One applied state of a channel, which stays as it is while records go on being applied.
 
@@ -105,6 +119,10 @@ ReadDone = Callable[[int], None]
 BarrierDone = Callable[[Barrier, int], None]
 
 """Told on the node's thread what a barrier made durable, and the time in ms."""
+
+MergeDone = Callable[[MergeStep, int], None]
+
+"""Told on the node's thread what became of a step of a merge, and the time in ms."""
 
 
 class Piece(NamedTuple):
@@ -233,6 +251,16 @@ class TableStore(Protocol):
         when that failed: then the node stops (S0.4). Records go on being applied meanwhile.
         """
 
+    def start_merge(
+        self, channel: ChannelId, done: MergeDone, *, is_quiet: bool, is_urgent: bool
+    ) -> None:
+        """Give back bytes on disk that the channel's rows do not need, or a part of them, away from
+        the node's thread, if that is worth it.
+
+        ``is_quiet``: nothing was applied for a while, so that little is worth it. ``is_urgent``: it
+        does not wait for snapshots that are open. ``done`` is called as for ``start_barrier``.
+        """
+
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""
 
@@ -273,6 +301,9 @@ class TableStore(Protocol):
 
     def drop(self, channel: ChannelId) -> None:
         """Delete all rows of a dropped table's channel."""
+
+    def queued_bytes(self) -> int:
+        """Payload bytes waiting to be applied."""
 
     def size_bytes(self) -> int:
         """Approximate bytes on disk."""

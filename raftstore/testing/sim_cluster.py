@@ -41,6 +41,8 @@ RETENTION: Final = RetentionSettings(
     interval_ms=50,
 )
 """Of a world with retention: something is due all the time, and replicas are left behind."""
+NO_RETENTION: Final = RetentionSettings(enabled=False, merge_tables=False)
+"""Of a world without: nothing would be due, and nobody looks."""
 SNAPSHOT: Final = SnapshotSettings(
     chunk_bytes_max=1 * KIB, session_ms=5_000, request_ms=200, retry_ms=100
 )
@@ -86,6 +88,8 @@ class SimCluster:
         self._client_names: dict[int, str] = {}
         self._client_handles: dict[str, int] = {}
         base = settings or NodeSettings(name="", data_dir="", storage=STORAGE)
+        if not options.retention and base.retention == RetentionSettings():
+            base = replace(base, retention=NO_RETENTION)
         if options.retention:
             storage = replace(base.storage, segment_bytes=RETENTION_SEGMENT_BYTES)
             base = replace(base, storage=storage, retention=RETENTION, snapshot=SNAPSHOT)

@@ -25,6 +25,8 @@ from raftstore.ports.tables import (
     Conflicts,
     Counted,
     FoundRows,
+    MergeDone,
+    MergeStep,
     Page,
     Piece,
     ReadDone,
@@ -349,6 +351,13 @@ class SimTables:
 
         self._reads.append(flush)
 
+    def start_merge(
+        self, channel: ChannelId, done: MergeDone, *, is_quiet: bool, is_urgent: bool
+    ) -> None:
+        """Nothing is worth it: rows take no more than their bytes."""
+        del channel, is_quiet, is_urgent
+        self._reads.append(lambda: partial(done, MergeStep()))
+
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at."""
         return self._tables[channel].shown.content_hash()
@@ -407,6 +416,10 @@ class SimTables:
         self._tables.pop(channel, None)
         self._switched.pop(channel, None)
         self._queue = deque(job for job in self._queue if job[0] != channel)
+
+    def queued_bytes(self) -> int:
+        """None that count: what is queued is applied before long."""
+        return 0
 
     def size_bytes(self) -> int:
         """Bytes of keys and values."""

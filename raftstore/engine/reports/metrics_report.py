@@ -65,6 +65,9 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_log_trimmed_rows_total", (), float(trimmer.trimmed_seqs_total)
     yield "raftstore_log_bases_carried_total", (), float(trimmer.carried_total)
     yield "raftstore_log_floor_segment", (), float(node.log.floor())
+    merger = node.retention.merger
+    yield "raftstore_table_merges_total", (), float(merger.merges_total)
+    yield "raftstore_table_merged_bytes_total", (), float(merger.merged_bytes_total)
     given_up = node.retention.floors.given_up_total
     yield "raftstore_log_floors_given_up_total", (), float(given_up)
     healing = node.healing

@@ -1,10 +1,11 @@
-"""Retention of a node's logs, as its runner and its reports see it."""
+"""Retention of a node's logs and tables, as its runner and its reports see it."""
 
 from __future__ import annotations
 
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.retention.floors import Floor, Floors, RetentionParts
+from raftstore.engine.retention.merger import Merger
 from raftstore.engine.retention.trimmer import Trimmer
 
 
@@ -14,23 +15,27 @@ class Retention:
     def __init__(self, parts: RetentionParts) -> None:
         self.floors = Floors(parts)
         self.trimmer = Trimmer(parts, self.floors)
+        self.merger = Merger(parts)
 
     @property
-    def deadlines(self) -> Deadlines[int]:
-        """When ``on_timer`` has something to do; always the same object."""
-        return self.trimmer.deadlines
+    def deadlines(self) -> tuple[Deadlines[int], Deadlines[int]]:
+        """When ``on_timer`` has something to do; always the same objects."""
+        return self.trimmer.deadlines, self.merger.deadlines
 
     def start(self, now_ms: int) -> None:
-        """Trim from now on, if logs are trimmed at all."""
+        """Trim logs and merge tables from now on, if that is done at all."""
         self.trimmer.start(now_ms)
+        self.merger.start(now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Run what is due."""
         self.trimmer.on_timer(now_ms)
+        self.merger.on_timer(now_ms)
 
     def channel_closed(self, runner: ChannelRunner) -> None:
         """The channel is not here any more, or is opened anew."""
         self.trimmer.channel_closed(runner)
+        self.merger.channel_closed(runner)
         self.floors.channel_closed(runner)
 
     def floors_of(self, runner: ChannelRunner, now_ms: int) -> list[Floor]:

@@ -22,6 +22,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from raftstore.config import MIB
 from raftstore.core.folds import BaseMaker
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
@@ -43,6 +44,10 @@ TURN_PAUSE_MS: Final = 5
 """Between two such turns."""
 CHANNELS_PER_LOOK: Final = 512
 """Channels that one look goes through."""
+DROPPED_BYTES_MIN: Final = 8 * MIB
+DROPPED_SHARE: Final = 3
+"""Records of dropped channels have other channels trimmed, which segments are shared with, when
+they are so many bytes and one part in so many of the log."""
 BASES_IN_LOG_MIN: Final = 4
 """A log is allowed to be so many times as long as the bases of all channels."""
 TRIMMED: Final = "log_trimmed"
@@ -88,6 +93,8 @@ class Trimmer:
         self._work: _Work | None = None
         self._measured: dict[ChannelId, _Measured] = {}
         self._held_by: dict[ChannelId, Floor] = {}
+        self._barriers: dict[ChannelId, Barrier] = {}
+        """The newest one of each channel: below it none is needed."""
         self._next_channel = 0
         self.trims_total = 0
         self.trimmed_seqs_total = 0
@@ -115,6 +122,7 @@ class Trimmer:
         """It is not here any more, or is opened anew."""
         self._measured.pop(runner.channel, None)
         self._held_by.pop(runner.channel, None)
+        self._barriers.pop(runner.channel, None)
         if self._work is not None and self._work.runner is runner:
             self._work = None
 
@@ -138,12 +146,13 @@ class Trimmer:
         """Begin with the first channel that is due, from where the last look ended."""
         runners = list(self._channels.values())
         start = self._next_channel if self._next_channel < len(runners) else 0
-        oldest = self._log.floor_max() if self._is_too_long() else None
+        oldest = self._log.floor_max()
+        goal = self._goal(oldest)
         self._next_channel = start + CHANNELS_PER_LOOK
         for number, runner in enumerate(islice(_from(runners, start), CHANNELS_PER_LOOK), 1):
             if not self._may_trim(runner):
                 continue
-            wanted, cutoff_ms = self._wanted(runner, oldest)
+            wanted, cutoff_ms = self._wanted(runner, oldest, goal)
             base = runner.core.base
             if wanted <= base.seq:
                 continue
@@ -152,7 +161,11 @@ class Trimmer:
             if limit > base.seq:
                 self._next_channel = (start + number) % len(runners)
                 self._work = work = _Work(runner, base, limit, cutoff_ms)
-                self._tables.start_barrier(runner.channel, partial(self._on_barrier, work))
+                known = self._barriers.get(runner.channel)
+                if known is not None and known.base_max >= limit:
+                    self._on_barrier(work, known, now_ms)
+                else:
+                    self._tables.start_barrier(runner.channel, partial(self._on_barrier, work))
                 return
 
     def _may_trim(self, runner: ChannelRunner) -> bool:
@@ -164,15 +177,17 @@ class Trimmer:
             return False
         return self._settings.single_replica or len(core.config().members) > 1
 
-    def _wanted(self, runner: ChannelRunner, oldest: int | None) -> tuple[Seq, TimestampMs | None]:
+    def _wanted(
+        self, runner: ChannelRunner, oldest: int, goal: int | None
+    ) -> tuple[Seq, TimestampMs | None]:
         """How far the log should be cut, and from which time on for its age alone."""
         channel, core = runner.channel, runner.core
         bytes_max, records_max, age_ms = self._kept_most(runner)
         base_seq = core.base.seq
         applied = self._tables.applied_seq(channel)
         # One that keeps a younger segment is not trimmed for one that cannot be: it would not help.
-        if oldest is not None and self._log.live_from(channel) == oldest:
-            cut = self._log.extent(channel).end_in(max(oldest, self._to_be_freed()))
+        if goal is not None and self._log.live_from(channel) == oldest:
+            cut = self._log.extent(channel).end_in(goal)
             if cut > base_seq:
                 return Seq(min(cut, applied)), None
         is_long = core.last_seq - base_seq > records_max
@@ -218,6 +233,7 @@ class Trimmer:
             self._give_up(work)
             return
         channel = work.runner.channel
+        self._barriers[channel] = barrier
         if barrier.base_max < work.wanted:
             # S6.5: neither what a power cut takes back nor staged rows are in the table.
             name = APPLIED if barrier.base_max == barrier.applied_seq else OPEN_ATTEMPTS
@@ -273,6 +289,18 @@ class Trimmer:
 
     # --- segments ---------------------------------------------------------------------------------
 
+    def _goal(self, oldest: int) -> int | None:
+        """The newest segment that should go, if ``oldest`` is the first that is needed."""
+        log, goal = self._log, None
+        dropped = log.dropped()
+        share = log.size_bytes() // DROPPED_SHARE
+        if dropped.segment >= oldest and dropped.size_bytes >= max(DROPPED_BYTES_MIN, share):
+            goal = dropped.segment
+            log.leave_segment(goal)
+        if self._is_too_long():
+            goal = max(goal or 0, oldest, self._to_be_freed())
+        return goal
+
     def _is_too_long(self) -> bool:
         return self._log.size_bytes() > self._bytes_wanted()
 
@@ -296,7 +324,7 @@ class Trimmer:
         if oldest > before:
             log.begin_floor(oldest)
             self._tell(FLOOR_MOVED, was=before, segment=log.floor(), log_bytes=log.size_bytes())
-        if self._is_too_long():
+        if self._goal(oldest) is not None:
             for runner in tuple(self._channels.values()):
                 self._carry(runner, oldest)
 

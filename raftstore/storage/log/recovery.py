@@ -33,6 +33,7 @@ it never managed to sync. Runs in the loop thread, before anything else.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,6 +109,8 @@ class RecoveredLog:
 
     channels: dict[ChannelId, ChannelIndex] = field(default_factory=dict)
     dropped: dict[ChannelId, None] = field(default_factory=dict)
+    dropped_bytes: Counter[int] = field(default_factory=Counter)
+    """Of records of dropped channels, by the segment that says so."""
     chain: int = 0
     segment: int = 0
     offset: int = 0
@@ -386,10 +389,15 @@ class LogRecovery:
                 index = self._index(channel)
                 index.term, index.voted_for = term, voted_for
             case Drop(channel):
-                self._log.channels.pop(channel, None)
-                self._log.dropped[channel] = None
+                self._drop(channel, number)
             case SegmentHeader():
                 _check_number(entry, number)
+
+    def _drop(self, channel: ChannelId, number: int) -> None:
+        log = self._log
+        if channel in log.channels:
+            log.dropped_bytes[number] += sum(log.channels.pop(channel).lengths)
+        log.dropped[channel] = None
 
     def _give_up(self, channel: ChannelId) -> None:
         index = self._index(channel)

@@ -11,7 +11,7 @@ nothing is retried, and the node stops. What the failed write did is found out a
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
@@ -26,7 +26,7 @@ from raftstore.errors import (
     StorageError,
     UnknownChannelError,
 )
-from raftstore.ports.log import Base, RecoveredChannel
+from raftstore.ports.log import Base, DroppedRecords, RecoveredChannel
 from raftstore.ports.scrub import LogVerifying
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
@@ -41,8 +41,10 @@ from raftstore.storage.log.group_commit import (
 )
 from raftstore.storage.log.index import ChannelIndex, offset_of, position_of, segment_of
 from raftstore.storage.log.mark import MARK_NAME, Floor, MarkFile, MarkRow
+from raftstore.storage.log.record_cache import RecordCache
 from raftstore.storage.log.records import (
     RECORD_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
     Based,
     DamagedEntryError,
     EntryKind,
@@ -71,8 +73,6 @@ from raftstore.types import ChannelId, History, NodeId, RecordKind, Seq, Term
 
 FLOOR_SEGMENTS_MAX: Final = 8
 """Files that one operation removes, while others wait for their group commit."""
-CACHED_RECORD_BYTES: Final = 256
-"""What a cached record costs beyond its payload."""
 
 
 class SegmentLog:
@@ -107,6 +107,9 @@ class SegmentLog:
         self._offset = found.offset
         self._segments = found.segments
         self._floor = min(found.segments)
+        self._dropped_bytes = found.dropped_bytes
+        self._is_left = False
+        """The next operation begins another segment."""
         closed = (facts for number, facts in found.segments.items() if number != found.segment)
         self._closed_bytes = sum(facts.size_bytes for facts in closed)
         self.notes: tuple[str, ...] = tuple(found.notes)
@@ -125,8 +128,7 @@ class SegmentLog:
         self.verifying: LogVerifying = LogScrub(
             ops, self._directory, self._segments, self._channels, lambda: self._durable_position
         )
-        self._cache: OrderedDict[int, Record] = OrderedDict()
-        self._cache_bytes = 0
+        self._cache = RecordCache(settings.log_cache_bytes)
         for channel in found.unproven if not ops.is_read_only else ():
             self.give_up(channel)  # nothing: there is no hole, and the log says so
 
@@ -219,6 +221,15 @@ class SegmentLog:
         """The highest floor that ``begin_floor`` takes now."""
         return min((self._segment, *filter(None, map(self.live_from, self._channels))))
 
+    def dropped(self) -> DroppedRecords:
+        """Records of dropped channels in the segments that there are."""
+        sizes = self._dropped_bytes
+        return DroppedRecords(sizes.total(), max(sizes, default=0))
+
+    def leave_segment(self, segment: int) -> None:
+        """Have the next operation begin another segment if this one is the newest."""
+        self._is_left = segment == self._segment and self._offset > SEGMENT_HEADER_BYTES
+
     def begin_floor(self, segment: int) -> int:
         """Buffer that segments below are removed, ``FLOOR_SEGMENTS_MAX`` at once."""
         self._check()
@@ -234,6 +245,8 @@ class SegmentLog:
         raised = RaisedFloor(Floor(segment, self._segments[segment].previous_chain), removed)
         self._reader.forget_below(segment)
         self._floor = segment
+        for number in removed:
+            del self._dropped_bytes[number]
         self._operation = number = self._operation + 1
         self._unsynced_bytes += OPERATION_BYTES
         end, row = position_of(self._segment, self._offset), MarkRow()
@@ -275,9 +288,8 @@ class SegmentLog:
             self._offset += length
             parts.append(head)
             parts.append(record.payload)
-            self._cache[position] = record
-            self._cache_bytes += len(record.payload) + CACHED_RECORD_BYTES
-        self._evict()
+            self._cache.put(position, record)
+        self._cache.evict(self._durable_position)
         size = self._offset - start
         return self._buffer(channel, index.next_mark_row(), tuple(parts), size, opens=opens)
 
@@ -355,8 +367,10 @@ class SegmentLog:
 
     def drop_channel(self, channel: ChannelId) -> int:
         """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
-        self._open(channel)
+        index = self._open(channel)
         opens = self._roll()
+        # All of its records are in segments up to this one.
+        self._dropped_bytes[self._segment] += sum(index.lengths)
         del self._channels[channel]
         self._dropped[channel] = None
         entry, self._chain = encode_drop(channel, self._chain)
@@ -495,7 +509,7 @@ class SegmentLog:
         assert self._taken_bytes or self._pending or self._unsynced_bytes == 0, (
             f"{self._unsynced_bytes} bytes of no operation are not synced"
         )
-        self._evict()
+        self._cache.evict(self._durable_position)
         return self._durable_operation
 
     def flush(self) -> None:
@@ -543,8 +557,9 @@ class SegmentLog:
 
     def _roll(self) -> tuple[int, bytes] | None:
         """Decide whether the next operation starts a new segment."""
-        if self._offset < self._settings.segment_bytes:
+        if self._offset < self._settings.segment_bytes and not self._is_left:
             return None
+        self._is_left = False
         self._closed_bytes += self._offset
         self._segments[self._segment].size_bytes = self._offset
         self._segment += 1
@@ -576,16 +591,6 @@ class SegmentLog:
             Operation(self._operation, channel, parts, size, end, row, is_urgent, opens)
         )
         return self._operation
-
-    def _evict(self) -> None:
-        """Drop the oldest cached records, but none that is not on the disk yet."""
-        while self._cache_bytes > self._settings.log_cache_bytes:
-            position = next(iter(self._cache))
-            if position >= self._durable_position:
-                return
-            record = self._cache.pop(position)
-            self._cache_bytes -= len(record.payload) + CACHED_RECORD_BYTES
-            assert self._cache or self._cache_bytes == 0, f"{self._cache_bytes} bytes of no record"
 
     def _record(self, channel: ChannelId, index: ChannelIndex, at: int) -> Record:
         position = index.positions[at]

@@ -8,7 +8,8 @@ from raftstore.errors import PersistError
 from raftstore.ports.machine import BatchMachine, StateMachine
 from raftstore.ports.tables import Piece
 from raftstore.protocol.records import Record
-from raftstore.storage.tables.keys import rows_prefix
+from raftstore.storage.tables.channel_database import WriteBatch
+from raftstore.storage.tables.keys import REMOVED_KEY, encode_count, rows_prefix
 from raftstore.types import ChannelId, History
 
 
@@ -27,6 +28,9 @@ class AppliedChannel:
         "marked_seq",
         "truncated",
         "time_ms",
+        "removed",
+        "removed_merged",
+        "_removed_told",
     )
 
     def __init__(
@@ -36,6 +40,7 @@ class AppliedChannel:
         applied: History,
         marked: History,
         time_ms: int = 0,
+        removed: int = 0,
     ) -> None:
         self.channel = channel
         self.machine = machine
@@ -55,6 +60,11 @@ class AppliedChannel:
         """The channel time behind the record computed last (``state_machines.expiry``); 0: no row
         ever had an expiry. It moves before what moved it can be read, so a snapshot of a channel
         for which it is 0 holds no such row."""
+        self.removed = removed
+        """Rows that were removed, at least so many keys of them; apply thread."""
+        self.removed_merged = 0
+        """Of these, those whose bytes a merge has given back; thread of merges."""
+        self._removed_told = removed
 
     def queue(self, records: Sequence[Record]) -> None:
         """Count records as queued; raise PersistError if they do not follow what was."""
@@ -75,6 +85,12 @@ class AppliedChannel:
             raise self._misplaced("a piece of a record", record)
         self.queued_seq = record.last_seq
         self.in_pieces = not piece.last
+
+    def tell_removed(self, batch: WriteBatch) -> None:
+        """Have the batch remember how many rows were removed, if it is more than it was."""
+        if self.removed != self._removed_told:
+            self._removed_told = self.removed
+            batch.put(REMOVED_KEY, encode_count(self.removed - self.removed_merged))
 
     def _misplaced(self, what: str, record: Record) -> PersistError:
         return PersistError(

@@ -240,6 +240,7 @@ class Applier:
             for key, value in result.writes:
                 if value is None:
                     batch.delete(prefix + key)
+                    state.removed += 1
                 else:
                     put(prefix + key, stamp + value)
             if result.state_writes:
@@ -324,6 +325,7 @@ class Applier:
                 batch = self._batch_of(channel)
                 # S10: the applied position is in the same atomic batch as the rows.
                 batch.put(applied_key(channel), encode_applied(channel, state.unflushed))
+                state.tell_removed(batch)
                 faults.reach("table.before-apply")
                 self._write(batch)
                 faults.reach("table.after-apply")

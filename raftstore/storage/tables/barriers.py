@@ -16,22 +16,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any, Final
+from typing import Any
 
+from raftstore import faults
 from raftstore.errors import StorageError
 from raftstore.ports.machine import BatchMachine
 from raftstore.ports.tables import Barrier
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.channel_database import NOTHING
-from raftstore.storage.tables.keys import BARRIER_KEY, encode_applied
+from raftstore.storage.tables.keys import BARRIER_KEY, BEHIND_ALL_KEYS, encode_applied
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.views import Shared
 from raftstore.storage.worker import Worker
 from raftstore.types import ChannelId, Seq
-
-_BEHIND_ALL_KEYS: Final = (b"\xff" * 20, b"\xff" * 21)
-"""A range without keys: nothing is merged, the memory table is flushed all the same."""
 
 
 class _SnapshotState:
@@ -109,12 +107,14 @@ class Barriers:
         self._reads.check()
         applied = shared.applied
         base_max = base_max_of(self._reads, shared.snapshot, channel, machine, applied.seq)
+        faults.reach("barrier.before-flush")
         try:
-            database.compact_range(start=_BEHIND_ALL_KEYS[0], stop=_BEHIND_ALL_KEYS[1])
+            database.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])
             # S0.4: only a write tells whether the flush failed.
             database.put(BARRIER_KEY, encode_applied(channel, applied))
         except DATABASE_ERRORS as error:
             raise self._reads.failed(error, channel) from error
+        faults.reach("barrier.after-flush")
         return Barrier(applied.seq, base_max)
 
     def close(self) -> None:

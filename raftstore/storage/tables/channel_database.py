@@ -61,7 +61,16 @@ class ChannelDatabase:
     snapshot after ``retire``.
     """
 
-    __slots__ = ("_is_retired", "_lock", "_make", "_making", "_on_unused", "_snapshots", "source")
+    __slots__ = (
+        "_holds",
+        "_is_retired",
+        "_lock",
+        "_make",
+        "_making",
+        "_on_unused",
+        "_snapshots",
+        "source",
+    )
 
     def __init__(
         self, source: Any, make: Callable[[], Any], on_unused: Callable[[ChannelDatabase], None]
@@ -73,7 +82,14 @@ class ChannelDatabase:
         self._on_unused = on_unused
         self._lock = Lock()
         self._snapshots = 0
+        self._holds = 0
+        """Merges that are under way or queued; they need no snapshot."""
         self._is_retired = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a snapshot of it is open; any thread."""
+        return self._snapshots > 0
 
     @property
     def exists(self) -> bool:
@@ -119,11 +135,29 @@ class ChannelDatabase:
             self._closed_snapshot()
             raise
 
+    def hold(self) -> None:
+        """Keep it open until ``let_go``, once for each; loop thread."""
+        with self._lock:
+            assert not self._is_retired, "a dropped channel is not merged any more"
+            self._holds += 1
+
+    def let_go(self) -> None:
+        """It may be closed again; any thread."""
+        with self._lock:
+            self._holds -= 1
+            is_unused = self._is_unused
+        if is_unused:
+            self._on_unused(self)
+
+    @property
+    def _is_unused(self) -> bool:
+        return self._is_retired and not self._snapshots and not self._holds
+
     def retire(self) -> None:
         """Nothing is written any more, and no new snapshot taken; apply thread."""
         with self._lock:
             self._is_retired = True
-            is_unused = self._snapshots == 0
+            is_unused = self._is_unused
         if is_unused:
             self._on_unused(self)
 
@@ -138,6 +172,6 @@ class ChannelDatabase:
     def _closed_snapshot(self) -> None:
         with self._lock:
             self._snapshots -= 1
-            is_unused = self._is_retired and self._snapshots == 0
+            is_unused = self._is_unused
         if is_unused:
             self._on_unused(self)

@@ -44,10 +44,17 @@ DROPPING_PREFIX: Final = STORE_ID + b"\x00dropping/"
 """Channels whose rows are being deleted: finished at the next start."""
 BARRIER_KEY: Final = STORE_ID + b"\x00barrier"
 """The applied position that the newest barrier made durable; written to hear of failures."""
+BEHIND_ALL_KEYS: Final = (b"\xff" * 20, b"\xff" * 21)
+"""A range without keys: to merge it flushes the memory table all the same."""
+MERGED_KEY: Final = STORE_ID + b"\x00merged"
+"""Bytes that the files took after the last merge on purpose."""
+REMOVED_KEY: Final = STORE_ID + b"\x00removed"
+"""About how many rows were removed since then."""
 SEQ_BYTES: Final = 8
 CONTENT_DIGEST_BYTES: Final = 16
 
 _APPLIED: Final = Struct(">QQI")
+_COUNT: Final = Struct(">QI")
 _ROW_SIZES: Final = Struct(">IIQ")
 _EXPIRING: Final = Struct(">QQ")
 _EXPIRES_BIT: Final = 1 << 63
@@ -122,6 +129,20 @@ def decode_applied(channel: ChannelId, stored: bytes) -> History:
         f"the applied position of channel {channel.hex()} does not match its checksum; "
         "the tables are rebuilt from the log at the next start"
     )
+
+
+def encode_count(count: int) -> bytes:
+    """Return the stored form of a number that only says what is worth doing."""
+    return _COUNT.pack(count, crc32(b"%d" % count))
+
+
+def decode_count(stored: bytes | None) -> int:
+    """Return the number; 0 if there is none, or if it is damaged: nothing wrong comes of that."""
+    if stored is not None and len(stored) == _COUNT.size:
+        count, sealed = _COUNT.unpack(stored)
+        if crc32(b"%d" % count) == sealed:
+            return int(count)
+    return 0
 
 
 class ContentHasher:

@@ -26,6 +26,7 @@ from raftstore.rows.sealing import SEAL_BYTES, check_seal, unseal
 from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.keys import (
     MARKER,
+    REMOVED_KEY,
     ROWS_TAG,
     SEQ_BYTES,
     STATE_END,
@@ -34,6 +35,7 @@ from raftstore.storage.tables.keys import (
     applied_key,
     channel_end,
     decode_applied,
+    decode_count,
     marker_key,
     rows_end,
     rows_prefix,
@@ -277,6 +279,14 @@ class LevelDbReads:
     def channel_time(self, source: Any, channel: ChannelId) -> int:
         """The channel time, by which rows have expired; 0: none ever had an expiry."""
         return channel_time(lambda key: self.state_get(source, channel, key))
+
+    def removed(self, source: Any, channel: ChannelId) -> int:
+        """About how many rows were removed since the files were merged last."""
+        self.check()
+        try:
+            return decode_count(source.get(REMOVED_KEY, verify_checksums=True))
+        except DATABASE_ERRORS as error:
+            raise self.failed(error, channel) from error
 
     def position(self, source: Any, channel: ChannelId) -> History:
         """The applied position: written in one batch with the rows (S10)."""

@@ -5,7 +5,8 @@ The log is the authority: each WriteBatch carries the rows and the applied posit
 LevelDB is known to do on a bad disk decides the rest (docs/decisions): it is read with checksums
 verified, each row carries a seal of its own that is checked on every read, and after one error the
 handle is never used again (S0.4). How the databases are opened, and what becomes of a damaged one,
-is in ``tables_directory``, how they are read in ``leveldb_reads``.
+is in ``tables_directory``, how they are read in ``leveldb_reads``, when their files are merged in
+``merges``.
 
 A channel of its own costs four open files, and makes everything else simpler: a dropped table gives
 its bytes back at once, a damaged file is one channel's, and no channel waits for LevelDB to merge
@@ -32,7 +33,16 @@ from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
 from raftstore.ports.machine import Row, StateMachine, is_expired
 from raftstore.ports.table_copy import TableCopy
-from raftstore.ports.tables import Barrier, BarrierDone, FoundRows, Page, Piece, ReadDone
+from raftstore.ports.tables import (
+    Barrier,
+    BarrierDone,
+    FoundRows,
+    MergeDone,
+    MergeStep,
+    Page,
+    Piece,
+    ReadDone,
+)
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
@@ -43,6 +53,7 @@ from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
 from raftstore.storage.tables.keys import STORE_ID, channel_end, rows_end, rows_prefix
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, keys_between
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
+from raftstore.storage.tables.merges import MergeJob, Merges
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
 from raftstore.storage.tables.table_copy import LevelDbCopy
 from raftstore.storage.tables.tables_directory import OPENING_THREADS, TablesDirectory
@@ -119,6 +130,7 @@ class LevelDbTables:
         self._is_closing = Event()
         self._snapshots = SnapshotReads(self._reads, self._report_failure)
         self._barriers = Barriers(self._reads, self._report_failure)
+        self._merges = Merges(self._reads, self._report_failure)
         self._post: Post | None = None
         self._on_read: Callable[[ReadDone], None] = lambda _done: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
@@ -162,6 +174,7 @@ class LevelDbTables:
         self._applier.note_writes(stalls, path)
         self._snapshots.note_reads(stalls, path)
         self._barriers.note_flushes(stalls, path)
+        self._merges.note_merges(stalls, path)
         self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
         self._on_read = on_read
         self._has_threads = True
@@ -189,6 +202,7 @@ class LevelDbTables:
             self._copying.stop()
         self._snapshots.close()
         self._barriers.close()
+        self._merges.close()
         self._views.close()
         self._reads.closed()
         if self._removing is not None:
@@ -210,7 +224,10 @@ class LevelDbTables:
                 database.prepare(self._making.submit)
         position, marked = self.stored_position(channel), self.stored_marker(channel)
         time_ms = self._reads.channel_time(self._present(channel), channel)
-        self._channels[channel] = AppliedChannel(channel, machine, position, marked, time_ms)
+        removed = self._reads.removed(database.source, channel)
+        self._channels[channel] = AppliedChannel(
+            channel, machine, position, marked, time_ms, removed
+        )
         return position.seq
 
     def applied_seq(self, channel: ChannelId) -> Seq:
@@ -355,6 +372,29 @@ class LevelDbTables:
 
         database, machine = self._databases[channel].source, self._channels[channel].batches
         self._barriers.start(channel, machine, database, self._shared(channel), told)
+
+    def start_merge(
+        self, channel: ChannelId, done: MergeDone, *, is_quiet: bool, is_urgent: bool
+    ) -> None:
+        """Merge files of the channel, or some of them, on a thread of its own if it is worth it."""
+        self._reads.check()
+        post = self._post
+        assert post is not None, "start comes first"
+
+        def told(step: MergeStep) -> None:
+            post(partial(self._on_read, partial(done, step)))
+
+        database = self._databases[channel]
+        database.hold()
+        job = MergeJob(
+            self._channels[channel],
+            database,
+            self._home.place(channel),
+            self._home.memory_table_bytes(len(self._databases)),
+            is_quiet=is_quiet,
+            is_urgent=is_urgent,
+        )
+        self._merges.start(job, told)
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at.

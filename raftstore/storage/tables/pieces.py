@@ -148,8 +148,7 @@ class PieceWriter:
             changes: Iterable[Change] = self._removals(state, piece.truncate_from)
             expires_of = dict[bytes, int]()
         else:
-            found = rows_of_piece(state, piece, self._get, self._state_get)
-            changes, outcomes, expires_of = found
+            changes, outcomes, expires_of = rows_of_piece(state, piece, self._get, self._state_get)
         record, channel = piece.record, state.channel
         prefix, stamp = state.prefix, row_head(record.last_seq)
         position = History(record.term, record.last_seq)
@@ -182,6 +181,7 @@ class PieceWriter:
         batch.delete(marker_key(channel))
         # S10: the applied position only with the last slice: until then nothing is applied of it.
         batch.put(applied_key(channel), encode_applied(channel, position))
+        state.tell_removed(batch)
         faults.reach("batch.before-last-slice")
         self._write_batch(batch)
         faults.reach("batch.after-apply")
@@ -195,6 +195,7 @@ class PieceWriter:
         put_state(batch, state.channel, index_of_row(state, change, expires_ms, self._get))
         if value is None:
             batch.delete(state.prefix + key)
+            state.removed += 1
             return len(key)
         batch.put(state.prefix + key, row_head(seq, expires_ms) + value)
         return len(key) + len(value)
@@ -202,6 +203,7 @@ class PieceWriter:
     def _write_slice(
         self, batch: WriteBatch, state: AppliedChannel, position: History, *, is_begun: bool
     ) -> None:
+        state.tell_removed(batch)
         if is_begun:
             self._write_batch(batch)
             faults.reach("batch.mid-slice")

@@ -134,6 +134,10 @@ class TablesDirectory:
         """Where the channel's database is, or will be."""
         return self.path / Generation(channel, self._numbers.get(channel, 0)).name
 
+    def memory_table_bytes(self, databases: int) -> int:
+        """Bytes of the memory table that each of so many databases has."""
+        return share_of(self._settings, max(1, databases)).write_buffer_bytes
+
     def create_channel(self, place: Path, databases: int) -> Any:
         """Create the database of a channel that has none; ``databases``: as many there are then.
 

@@ -176,7 +176,7 @@ IDENTITY_RULES: tuple[Mutation, ...] = (
         "A dropped table is forgotten by the next start, and its id is free again.",
         Edit(
             "LogRecovery._apply",
-            "self._log.channels.pop(channel, None)\nself._log.dropped[channel] = None",
+            "self._drop(channel, number)",
             "pass",
         ),
         Edit(

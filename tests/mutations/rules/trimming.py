@@ -12,6 +12,8 @@ TRIMMER = "tests/unit/engine/retention/test_trimmed_channels.py::test_"
 SETTINGS = "tests/unit/engine/catalog/test_table_settings.py::test_"
 TRIMMING = "tests/unit/core/test_trimming.py::test_"
 STEPS = "tests/unit/engine/retention/test_trimmer_alone.py::test_"
+MERGES = "tests/unit/storage/tables/test_merges.py::test_"
+MERGER = "tests/unit/engine/retention/test_merger_alone.py::test_"
 BARRIERS = "tests/unit/storage/tables/test_barriers.py::test_"
 
 TRIMMING_RULES: tuple[Mutation, ...] = (
@@ -30,10 +32,62 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "What is applied counts as durable although nothing was synced.",
         Edit(
             "Barriers.take",
-            "database.compact_range(start=_BEHIND_ALL_KEYS[0], stop=_BEHIND_ALL_KEYS[1])",
+            "database.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])",
             "",
         ),
         directed(BARRIERS + "what_a_barrier_tells_survives_a_power_cut"),
+    ),
+    mutation(
+        "S0.4-merge-write",
+        "A merge that failed counts as one that did not, since LevelDB raises nothing for it.",
+        Edit("Merges._merge_range", "_note(source, left, size if is_over else None)", ""),
+        directed(MERGES + "s0_4_merge_that_failed_stops_the_node"),
+    ),
+    mutation(
+        "S0.4-dropped-merge",
+        "The table of a dropped channel is closed under its merge.",
+        Edit(
+            "ChannelDatabase._is_unused",
+            "self._is_retired and not self._snapshots and not self._holds",
+            "self._is_retired and not self._snapshots",
+        ),
+        directed(MERGES + "table_that_is_dropped_meanwhile_is_closed_behind_its_merge"),
+    ),
+    mutation(
+        "retention-merge-flush",
+        "LevelDB is asked to merge a memory table that it has not written yet.",
+        Edit(
+            "Merges._step",
+            "source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])",
+            "",
+        ),
+        directed(MERGES + "large_table_is_merged_a_range_of_keys_at_a_time"),
+    ),
+    mutation(
+        "retention-merge-readers",
+        "What an open snapshot keeps counts as given back.",
+        Edit(
+            "Merges._step",
+            "None if job.database.is_read else job.state.removed",
+            "job.state.removed",
+        ),
+        directed(MERGES + "merge_waits_for_snapshots_unless_it_is_urgent"),
+    ),
+    mutation(
+        "retention-merge-pause",
+        "Tables are merged one after the other, and writes wait.",
+        Edit("Merger._on_step", "max(PAUSE_MS_MIN, PAUSE_FACTOR * took_ms)", "PAUSE_MS_MIN"),
+        directed(MERGER + "pause_is_several_times_as_long_as_the_merge"),
+    ),
+    mutation(
+        "retention-merge-behind",
+        "Tables are merged while they are behind.",
+        Edit(
+            "Merger.on_timer",
+            "self._asked_ms is None and self._tables.queued_bytes() <= QUEUED_BYTES_MAX",
+            "self._asked_ms is None",
+        ),
+        directed(MERGER + "nothing_is_merged_while_the_tables_are_behind"),
     ),
     mutation(
         "S6.5-staged",

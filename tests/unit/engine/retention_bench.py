@@ -11,8 +11,8 @@ from raftstore.engine.reads.change_readers import ChangeReaders
 from raftstore.engine.retention.floors import RetentionParts
 from raftstore.engine.retention.retention import Retention
 from raftstore.policy.levels import SNAPSHOT_LEVEL
-from raftstore.ports.log import EMPTY_BASE, Base
-from raftstore.ports.tables import Barrier
+from raftstore.ports.log import EMPTY_BASE, Base, DroppedRecords
+from raftstore.ports.tables import Barrier, MergeStep
 from raftstore.protocol.records import Record
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Seq, channel_id
@@ -31,6 +31,7 @@ SETTINGS = RetentionSettings(
     slow_replica_bytes=400,
     reader_bytes=300,
     reader_idle_ms=5_000,
+    merge_tables=False,
     interval_ms=50,
 )
 
@@ -44,6 +45,8 @@ class Log:
         self.oldest = 7
         self.floor_is = 7
         self.begun: list[int] = []
+        self.left: list[int] = []
+        self.dropped_is = DroppedRecords(0, 0)
         self.rebased: list[tuple[ChannelId, Base]] = []
         self.needs_from: dict[ChannelId, int] = {}
         self.ends: dict[ChannelId, dict[int, int]] = {}
@@ -62,6 +65,14 @@ class Log:
     def floor_max(self) -> int:
         """The oldest segment that is needed."""
         return self.oldest
+
+    def dropped(self) -> DroppedRecords:
+        """Records of dropped channels."""
+        return self.dropped_is
+
+    def leave_segment(self, segment: int) -> None:
+        """The next operation begins another one."""
+        self.left.append(segment)
 
     def begin_floor(self, segment: int) -> int:
         """Older ones go."""
@@ -123,6 +134,9 @@ class Bench:
         self.is_space_low = False
         self.applied: dict[ChannelId, int] = {}
         self.barriers: list[tuple[ChannelId, Callable[[Barrier, int], None]]] = []
+        self.asked: list[tuple[ChannelId, tuple[bool, ...], Callable[[MergeStep, int], None]]] = []
+        """Merges: of which channel, whether quiet and urgent, and to whom the answer goes."""
+        self.queued_bytes = 0
         self.events: list[tuple[str, dict[str, object]]] = []
         self.trims: list[tuple[str, int]] = []
         self.trim_works = True
@@ -186,6 +200,10 @@ class Bench:
                 self.applied.get(channel, self.channels[channel].core.last_seq)
             ),
             start_barrier=lambda channel, done: self.barriers.append((channel, done)),
+            start_merge=lambda channel, done, **how: self.asked.append(
+                (channel, tuple(how.values()), done)
+            ),
+            queued_bytes=lambda: self.queued_bytes,
         )
 
     def watch(self) -> SimpleNamespace:
@@ -229,7 +247,7 @@ class Bench:
 
     def look(self) -> None:
         """The next moment at which something is due."""
-        deadlines = self.retention.deadlines
+        deadlines = self.retention.trimmer.deadlines
         if not len(deadlines):
             self.retention.start(self.now_ms)
         self.now_ms = deadlines.next_ms
@@ -241,7 +259,7 @@ class Bench:
         _, done = self.barriers.pop(0)
         applied = base_max if applied is None else applied
         done(Barrier(Seq(applied), Seq(base_max)), self.now_ms)
-        assert len(self.retention.deadlines) == 1, "one moment at a time"
+        assert len(self.retention.trimmer.deadlines) == 1, "one moment at a time"
 
     def trim(self, base_max: int = 999) -> None:
         """A whole trimming: look, barrier, and turns until it is over."""

@@ -237,7 +237,7 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
             "allowed is more than storage.tables_stall_handover_ms (10s)",
         ),
         ({"retention__log_bytes": "255MiB"}, "allowed is 256MiB or more, 4 x storage.segment"),
-        ({"retention__log_bytes_max": "511MiB"}, "allowed is retention.log_bytes (512MiB) or more"),
+        ({"retention__log_bytes_max": "255MiB"}, "allowed is retention.log_bytes (256MiB) or more"),
         ({"election__backoff_min_ms": "1s"}, "at most election.backoff_max_ms (450ms)"),
         ({"election__quorum_contact_ms": "300ms"}, "election.sticky_ms (400ms) or more"),
         ({"transport__reconnect_min_ms": "2s"}, "at most transport.reconnect_max_ms (1s)"),

@@ -172,9 +172,9 @@ def test_status_is_ordered_by_name_and_partition() -> None:
 
 
 def test_status_warns_when_the_log_is_over_its_limit() -> None:
-    """The log only grows unless it is trimmed: status says so with both sizes."""
+    """Something keeps it from being trimmed: status says so with both sizes."""
     (warning,) = build_status(replace(FACTS, log_bytes=101))["warnings"]
-    assert warning.startswith("the log takes 101 bytes, more than 100; it only grows")
+    assert warning.startswith("the log takes 101 bytes, more than 100; retention.enabled is")
 
 
 def test_status_warns_of_dead_nodes_leaderless_and_stopped_channels() -> None:

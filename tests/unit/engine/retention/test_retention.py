@@ -109,9 +109,9 @@ def test_log_stays_bounded_under_updates_and_starts_as_before() -> None:
     world.cluster.check_final()
 
 
-def test_nothing_is_trimmed_unless_it_is_asked_for() -> None:
-    """Until replicas can be mended without the log, it is kept."""
-    assert not NodeSettings(name="", data_dir="").retention.enabled
+def test_logs_are_trimmed_unless_that_is_switched_off() -> None:
+    """By default nobody's disk fills; switched off, all is kept."""
+    assert NodeSettings(name="", data_dir="").retention.enabled
     world = World(enabled=False)
     world.put(60)
     assert [world.base(node) for node in world.nodes] == [0, 0, 0]

@@ -124,9 +124,9 @@ def test_barrier_at_the_base_leaves_nothing_to_cut() -> None:
     bench.grow(50)
     bench.grow(50, bench.other)
     bench.look()
-    due_ms = bench.retention.deadlines.next_ms
+    due_ms = bench.retention.trimmer.deadlines.next_ms
     bench.barrier(10)
-    assert bench.retention.deadlines.next_ms == due_ms
+    assert bench.retention.trimmer.deadlines.next_ms == due_ms
     assert not bench.trims
     bench.look()
     assert begun(bench) == [OTHER]
@@ -227,7 +227,7 @@ def test_barrier_comes_before_the_base_and_the_base_before_the_cut() -> None:
     bench.log.asked.clear()
     bench.barrier(40)
     assert not bench.log.asked
-    assert bench.retention.deadlines.next_ms == bench.now_ms
+    assert bench.retention.trimmer.deadlines.next_ms == bench.now_ms
     bench.look()
     assert bench.log.asked[0] == f"heads behind 0 up to 30, {RECORDS_PER_TURN}"
     expected = advance(EMPTY_BASE, [record(seq) for seq in range(1, 31)])
@@ -235,7 +235,7 @@ def test_barrier_comes_before_the_base_and_the_base_before_the_cut() -> None:
     assert bench.told() == [("log_trimmed", {"channel": "orders/3", "base_seq": 30, "bytes": 300})]
     trimmer = bench.retention.trimmer
     assert (trimmer.trims_total, trimmer.trimmed_seqs_total) == (1, 30)
-    assert bench.retention.deadlines.next_ms == bench.now_ms + TURN_PAUSE_MS
+    assert bench.retention.trimmer.deadlines.next_ms == bench.now_ms + TURN_PAUSE_MS
     bench.grow(70)
     bench.trim()
     assert bench.trims[1:] == [("orders/3", 60)]
@@ -256,7 +256,7 @@ def test_long_log_is_taken_in_a_little_in_each_turn() -> None:
     for _ in range(2):
         bench.look()
         assert not bench.trims
-        assert bench.retention.deadlines.next_ms == bench.now_ms + TURN_PAUSE_MS
+        assert bench.retention.trimmer.deadlines.next_ms == bench.now_ms + TURN_PAUSE_MS
     bench.look()
     assert bench.trims == [("orders/3", more)]
 

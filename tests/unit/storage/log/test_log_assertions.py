@@ -41,7 +41,7 @@ def test_cached_bytes_are_counted_exactly(tmp_path: Path) -> None:
     """A wrong count would let the cache hold less and less."""
     log = create_log(tmp_path, log_cache_bytes=0)
     log.append(CHANNEL, [record(1)])
-    log._cache_bytes += 1
+    log._cache._bytes += 1
     with pytest.raises(AssertionError, match="1 bytes of no record"):
         log.flush()
     log.close()

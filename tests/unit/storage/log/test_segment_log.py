@@ -14,7 +14,8 @@ from raftstore.protocol.records import Record
 from raftstore.storage.files import FileOps
 from raftstore.storage.log.group_commit import OPERATION_BYTES
 from raftstore.storage.log.index import offset_of
-from raftstore.storage.log.segment_log import CACHED_RECORD_BYTES, SegmentLog
+from raftstore.storage.log.record_cache import CACHED_RECORD_BYTES
+from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.storage.log.writer import LogWriter
 from raftstore.storage.stopped.read_only_files import ReadOnlyFiles
 from raftstore.types import RecordKind, Seq, Term

@@ -14,8 +14,10 @@ from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables import pieces as pieces_module
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.keys import (
+    REMOVED_KEY,
     applied_key,
     encode_applied,
+    encode_count,
     marker_key,
     rows_prefix,
 )
@@ -173,6 +175,7 @@ def test_rows_are_written_in_key_order_and_the_last_of_a_key_counts(
             (prefix + b"c", STAMP + seal(b"c", b"4")),
             UNMARK,
             APPLIED,
+            (REMOVED_KEY, encode_count(1)),
         ]
     ]
 
@@ -198,7 +201,8 @@ def test_removals_are_bounded_and_tell_where_they_ended(monkeypatch: pytest.Monk
     piece = Piece(batch_record(5), True, False, [], truncate_from=b"0002")
     database.writer.write(database.state, piece)
     removed = [(prefix + b"%04d" % number, None) for number in (2, 3, 4, 5)]
-    assert database.written == [[*removed[:2], MARK], removed[2:]]
+    told = [(REMOVED_KEY, encode_count(number)) for number in (2, 4)]
+    assert database.written == [[*removed[:2], told[0], MARK], [*removed[2:], told[1]]]
     assert database.state.truncated == b"0006"
     piece = Piece(batch_record(5), False, True, [], truncate_from=b"0006")
     database.writer.write(database.state, piece)
@@ -208,6 +212,7 @@ def test_removals_are_bounded_and_tell_where_they_ended(monkeypatch: pytest.Monk
         (prefix + b"0007", None),
         UNMARK,
         APPLIED,
+        (REMOVED_KEY, encode_count(6)),
     ]
 
 

@@ -1,0 +1,251 @@
+"""Merging a channel's files on purpose, so that its LevelDB takes little more than its rows.
+
+LevelDB merges late. A table of a few megabytes that is updated all the time takes several memory
+tables' worth of files and write-ahead log besides, and removed rows keep their bytes until enough
+else is written. ``compact_range`` merges what there is. As in a barrier it hides a failure,
+so nothing is believed before a write on the same database succeeded.
+
+Whether a merge is worth it is decided on the thread of merges, from the sizes of the files: since
+the last merge the table grew by a factor, or a part of it was removed. A table with open snapshots
+waits for a while, for it would keep what they show. A large one is merged a range of keys at a
+time: during a range LevelDB begins none of its own merges, and would hold writes back in the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+from raftstore import faults
+from raftstore.config import KIB, MIB
+from raftstore.errors import StorageError
+from raftstore.ports.tables import MergeStep
+from raftstore.storage.files import persisting
+from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
+from raftstore.storage.tables.applied_channel import AppliedChannel
+from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
+from raftstore.storage.tables.keys import (
+    BEHIND_ALL_KEYS,
+    MERGED_KEY,
+    REMOVED_KEY,
+    STORE_ID,
+    channel_end,
+    decode_count,
+    encode_count,
+    rows_end,
+    rows_prefix,
+)
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
+from raftstore.storage.tables.leveldb_reads import LevelDbReads
+from raftstore.storage.worker import Worker
+from raftstore.types import CHANNEL_ID_BYTES
+
+QUIET_FACTOR: Final = 2
+"""A table that is not written to is merged when it takes more than so many times what it took after
+its last merge, and ``QUIET_SLACK_BYTES``."""
+QUIET_SLACK_BYTES: Final = 256 * KIB
+BUSY_FACTOR: Final = 4
+"""The same of one that is written to, and the bytes of its memory table: what grows by new rows
+alone is then merged a few times while it becomes large, and not at each doubling."""
+GROWTH_BYTES_MAX: Final = 256 * MIB
+"""A larger table is not merged for its size: what LevelDB has not merged is a small part of it."""
+REMOVED_SHARE: Final = 3
+"""A table is merged when one part in so many of its bytes are rows that were removed."""
+SAMPLED_ROWS: Final = 64
+"""Rows by which the size of the removed ones is guessed."""
+RANGE_BYTES_MAX: Final = 64 * MIB
+"""Bytes of table files that are merged in one step: a second or so."""
+SPLIT_BYTES: Final = 32
+"""Bytes of keys by which a range is split."""
+
+
+def is_due(size: int, merged_bytes: int, removed_bytes: int, slack_bytes: int, factor: int) -> bool:
+    """Whether files of ``size`` bytes should be merged, that were ``merged_bytes`` after the last
+    merge (0: there was none) and of which ``removed_bytes`` are removed rows."""
+    if removed_bytes > slack_bytes and removed_bytes * REMOVED_SHARE > size:
+        return True
+    return factor * merged_bytes + slack_bytes < size <= GROWTH_BYTES_MAX
+
+
+def bytes_in(directory: Path) -> int:
+    """Bytes of the files of a database, but of those that go meanwhile. Raises PersistError."""
+    size = 0
+    with persisting(directory, "looking at LevelDB's files"), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                size += entry.stat().st_size
+    return size
+
+
+def key_within(
+    size_of: Callable[[bytes, bytes], int], start: bytes, stop: bytes, bytes_max: int
+) -> bytes:
+    """A key behind ``start`` up to which there are about ``bytes_max`` bytes at most, or ``stop``.
+
+    More if they cannot be told apart by ``SPLIT_BYTES`` behind the id of their channel.
+    """
+    if size_of(start, stop) <= bytes_max:
+        return stop
+    width = CHANNEL_ID_BYTES + SPLIT_BYTES
+
+    def number(key: bytes) -> int:
+        return int.from_bytes(key[:width].ljust(width, b"\0"), "big")
+
+    low, high = number(start), number(stop)
+    while high - low > 1:
+        middle = (low + high) // 2
+        size = size_of(start, middle.to_bytes(width, "big"))
+        if size > bytes_max:
+            high = middle
+        else:
+            low = middle
+            if size * 2 >= bytes_max:
+                return low.to_bytes(width, "big")
+    return high.to_bytes(width, "big")
+
+
+def _note(source: Any, removed: int, merged_bytes: int | None) -> None:
+    with source.write_batch() as batch:
+        batch.put(REMOVED_KEY, encode_count(removed))
+        if merged_bytes is not None:
+            batch.put(MERGED_KEY, encode_count(merged_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class MergeJob:
+    """A channel that may be worth a merge."""
+
+    state: AppliedChannel
+    database: ChannelDatabase
+    path: Path
+    slack_bytes: int
+    """Of a table that is written to: bytes of its memory table."""
+    is_quiet: bool
+    """Nothing was applied for a while."""
+    is_urgent: bool
+    """It is merged even if somebody reads a snapshot of it."""
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A merge of a table that is not over."""
+
+    database: ChannelDatabase
+    next_key: bytes
+    bytes_before: int
+    removed: int | None
+    """Removals that it takes the bytes of; None: a snapshot keeps them."""
+
+
+class Merges:
+    """The thread of one node's merges; ``start`` and ``close`` on the loop thread."""
+
+    def __init__(self, reads: LevelDbReads, on_failed: Callable[[StorageError], None]) -> None:
+        self._reads = reads
+        self._on_failed = on_failed
+        self._worker: Worker | None = None
+        self._under_way: _UnderWay | None = None
+        self._is_closing = Event()
+        self._stalls, self._path = UNWATCHED, Path()
+
+    def note_merges(self, stalls: StallWatch, path: Path) -> None:
+        """Note in ``stalls`` when the database at ``path`` is merged, from now on."""
+        self._stalls, self._path = stalls, path
+
+    def start(self, job: MergeJob, done: Callable[[MergeStep], object]) -> None:
+        """Take a step behind others; ``done`` is called on the thread. The database is held open
+        for it (``ChannelDatabase.hold``)."""
+        if self._worker is None:
+            self._worker = Worker("raftstore-merge", self._on_failed)
+
+        def take() -> None:
+            try:
+                if self._is_closing.is_set():
+                    return
+                with self._stalls.doing(Area.READS, "a merge of LevelDB", self._path):
+                    step = self.step(job)
+            finally:
+                job.database.let_go()
+            done(step)
+
+        self._worker.submit(take)
+
+    def step(self, job: MergeJob) -> MergeStep:
+        """Do it in the calling thread. Raises StorageError, and then the tables are poisoned."""
+        source = job.database.source
+        if source is NOTHING:
+            return MergeStep()
+        self._reads.check()
+        try:
+            return self._step(job, source)
+        except DATABASE_ERRORS as error:
+            raise self._reads.failed(error, job.state.channel) from error
+
+    def close(self) -> None:
+        """End the thread after the step at hand."""
+        self._is_closing.set()
+        if self._worker is not None:
+            self._worker.stop()
+
+    def _step(self, job: MergeJob, source: Any) -> MergeStep:
+        work = self._under_way
+        if work is None or work.database is not job.database:
+            size = bytes_in(job.path)
+            if not self._is_due(job, source, size):
+                return MergeStep()
+            if job.database.is_read and not job.is_urgent:
+                return MergeStep(waits=True, bytes_before=size, bytes_after=size)
+            # Which levels it merges LevelDB decides before it flushes the memory table.
+            source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])
+            removed = None if job.database.is_read else job.state.removed
+            work = self._under_way = _UnderWay(job.database, job.state.channel, size, removed)
+        return self._merge_range(job, source, work)
+
+    def _is_due(self, job: MergeJob, source: Any, size: int) -> bool:
+        slack = QUIET_SLACK_BYTES if job.is_quiet else job.slack_bytes
+        factor = QUIET_FACTOR if job.is_quiet else BUSY_FACTOR
+        removed = job.state.removed - job.state.removed_merged
+        removed_bytes = self._removed_bytes(job, source, removed, size) if removed else 0
+        merged = decode_count(source.get(MERGED_KEY, verify_checksums=True))
+        return is_due(size, merged, removed_bytes, slack, factor)
+
+    @staticmethod
+    def _removed_bytes(job: MergeJob, source: Any, removed: int, size: int) -> int:
+        """About how many bytes so many rows took: as many as those that there are take each."""
+        channel = job.state.channel
+        with source.iterator(
+            start=rows_prefix(channel),
+            stop=rows_end(channel),
+            verify_checksums=True,
+            fill_cache=False,
+        ) as pairs:
+            sizes = [len(key) + len(value) for key, value in islice(pairs, SAMPLED_ROWS)]
+        return removed * sum(sizes) // len(sizes) if sizes else size
+
+    def _merge_range(self, job: MergeJob, source: Any, work: _UnderWay) -> MergeStep:
+        end = channel_end(job.state.channel)
+        stop = key_within(source.approximate_size, work.next_key, end, RANGE_BYTES_MAX)
+        is_over = stop == end
+        is_first = work.next_key == job.state.channel
+        faults.reach("merge.before")
+        # From the first key on also those of the store's own; without bounds nothing is merged.
+        source.compact_range(start=STORE_ID if is_first else work.next_key, stop=stop)
+        faults.reach("merge.after")
+        size = bytes_in(job.path)
+        if is_over:
+            self._under_way = None
+            if work.removed is not None:
+                job.state.removed_merged = work.removed
+        left = job.state.removed - job.state.removed_merged
+        # S0.4: only a write tells whether the merge failed.
+        _note(source, left, size if is_over else None)
+        work.next_key = stop
+        return MergeStep(
+            is_merged=True, is_over=is_over, bytes_before=work.bytes_before, bytes_after=size
+        )
