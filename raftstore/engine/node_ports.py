@@ -20,6 +20,9 @@ METADATA_NAME: Final = "_metadata/0"
 CLIENT_HANDLE_SELF = 0
 """The publisher handle of the node itself; transports number client connections from 1."""
 
+OnOpened = Callable[[int, int], None]
+"""Hears (channels that are open, all of them) while a node starts."""
+
 EventSink = Callable[[str, dict[str, object]], None]
 """(event name, fields): one structured log line."""
 

@@ -42,7 +42,7 @@ from raftstore.engine.message_kinds import (
     SNAPSHOT_KINDS,
 )
 from raftstore.engine.meters import Meters
-from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts, OnOpened
 from raftstore.engine.peers.failover_watch import FailoverWatch
 from raftstore.engine.peers.peer_parts import PeerParts
 from raftstore.engine.peers.peer_watch import PeerWatch
@@ -396,12 +396,12 @@ class NodeRunner:
             self.events.tell,
         )
 
-    def start(self, now_ms: int) -> None:
+    def start(self, now_ms: int, on_opened: OnOpened = lambda _done, _total: None) -> None:
         """Open the metadata channel and every channel of the last committed catalog (S1.9)."""
         self.clock.now_ms = now_ms
         for node, _ in self.identity.members:
             self.watch.add_peer(node, now_ms)
-        self.controller.start(now_ms)
+        self.controller.start(now_ms, on_opened)
         self.retention.start(now_ms)
         self.healing.start(now_ms)
         self.space.start(now_ms)

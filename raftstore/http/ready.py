@@ -72,7 +72,7 @@ class Start(msgspec.Struct, frozen=True):
     """The phase of a node that does not serve yet."""
 
     phase: str
-    """starting, disk_full, reading_log, opening_tables, joining or founding."""
+    """starting, disk_full, reading_log, opening_tables, opening_channels, joining or founding."""
     message: str
     percent: int | None
     """How much of the phase is done; null: not known."""

@@ -26,7 +26,7 @@ class StartPhase:
     """The phase of a node that does not serve yet."""
 
     name: str
-    """starting, disk_full, reading_log, opening_tables, joining or founding."""
+    """starting, disk_full, reading_log, opening_tables, opening_channels, joining or founding."""
     text: str
     """A sentence for people: what it does, and what there is to do."""
     percent: int | None = None

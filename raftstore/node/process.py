@@ -44,7 +44,7 @@ from raftstore.node.watchdog import Watchdog
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
 from raftstore.protocol.message import Message
 from raftstore.protocol.replication import MsgSync
-from raftstore.storage.identity import Belonging, Members
+from raftstore.storage.identity import Belonging, Members, StoreIdentity
 from raftstore.storage.log.writer import LogWriter
 from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.stalls import StallWatch
@@ -241,7 +241,6 @@ class NodeProcess:
             stalls=self._stalls,
         )
         self._runner = self._with_its_past(runner)
-        self._http.facts.belongs_to(identity.node, identity.cluster_id)
         self._turns = Turns(
             runner,
             self._writer,
@@ -252,7 +251,7 @@ class NodeProcess:
             queued_bytes_max=self._settings.storage.apply_queue_bytes_max,
         )
         self._turns.begin()
-        runner.start(monotonic_ms())
+        self._open_channels(runner, identity)
         watchdog.attend(post, self._on_stall)
         self._turns.long_lived.started(len(runner.channels))
         logger.info(
@@ -264,6 +263,13 @@ class NodeProcess:
                 log_bytes=store.log.size_bytes(),
             ),
         )
+
+    def _open_channels(self, runner: NodeRunner, identity: StoreIdentity) -> None:
+        """What log and tables hold of each is learnt, which may take long; then the node serves."""
+        start = Start(self._http.facts, monotonic_ms)
+        start.enters("opening_channels", "opens its channels; ask another node, or retry later")
+        runner.start(monotonic_ms(), partial(start.has_opened, "opening_channels", "channels"))
+        self._http.facts.belongs_to(identity.node, identity.cluster_id)
 
     def _measured(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
         """Metrics of the threads, the disk and the database of this process."""

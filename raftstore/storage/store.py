@@ -27,6 +27,7 @@ from raftstore.storage.reconcile import reconcile
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.tables.generations import TABLES_DIRECTORY
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
+from raftstore.storage.tables.tables_directory import OnOpened
 from raftstore.storage.watched_files import WatchedFileOps
 
 
@@ -71,11 +72,12 @@ def open_store(
     stalls: StallWatch = UNWATCHED,
     free_bytes_min: int = FREE_BYTES_MIN,
     on_log_read: OnLogRead = unheard,
+    on_table_opened: OnOpened = unheard,
 ) -> Store:
     """Open the store of node ``name``, or create it in an empty directory.
 
     Operations on its files are noted in ``stalls`` (S0.4); ``on_log_read`` hears how far the
-    reading of the log is.
+    reading of the log is, and ``on_table_opened`` how many tables are open.
 
     Raises DiskFullError (wait and call again), StoreIdentityError (exit code 78), or another
     StorageError (exit code 70); nothing stays open then.
@@ -92,7 +94,7 @@ def open_store(
     try:
         log = SegmentLog(ops, directory, identity.store_uuid, settings, on_read=on_log_read)
         try:
-            tables = LevelDbTables.open(directory, identity.store_uuid, settings)
+            tables = LevelDbTables.open(directory, identity.store_uuid, settings, on_table_opened)
             try:
                 notes = [*log.notes, *reconcile(log, tables)]
             except BaseException:

@@ -18,7 +18,7 @@ from raftstore.engine.channel.registry import ChannelRegistry
 from raftstore.engine.channel.runner import NO_BOUNDS, ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
-from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity
+from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity, OnOpened
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.told_levels import ToldLevels
 from raftstore.errors import Refusal, StoreTooOldError, UnknownChannelError
@@ -100,12 +100,14 @@ class CatalogController:
             channels_max=settings.storage.channels_max,
         )
 
-    def start(self, now_ms: int) -> None:
+    def start(self, now_ms: int, on_opened: OnOpened = lambda _done, _total: None) -> None:
         """Open the metadata channel, then the channels of its last committed state."""
         self._open_metadata(now_ms)
         self.on_catalog_applied(now_ms)
         while self.opening:  # nobody waits for a turn of a node that has just begun
             self._open_some(now_ms)
+            done = len(self._channels)
+            on_opened(done, done + len(self.opening))
 
     def reopen(self, runner: ChannelRunner, now_ms: int) -> None:
         """Its log is another than when it was opened: as after a restart."""

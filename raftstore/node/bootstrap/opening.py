@@ -81,6 +81,9 @@ async def _open_store(
         else:
             start.enters("opening_tables", "opens its tables; ask another node, or retry later")
 
+    def on_table_opened(done: int, total: int) -> None:
+        start.has_opened("opening_tables", "tables", done, total)
+
     while True:
         start.enters("starting", "opens its data directory; ask another node, or retry")
         try:
@@ -91,6 +94,7 @@ async def _open_store(
                 ops=ops,
                 stalls=stalls,
                 on_log_read=on_log_read,
+                on_table_opened=on_table_opened,
             )
         except DiskFullError as error:
             start.enters("disk_full", f"waits for disk space: {error}")

@@ -1,7 +1,7 @@
 """Progress of a start, for its log and for /readyz: the phase, how far it is, how long it takes.
 
-The log of a node is read by its main loop, which does nothing else meanwhile. The HTTP thread
-answers from the one value that is written here.
+The log of a node is read by its main loop, and its channels are opened there: it does nothing else
+meanwhile. The HTTP thread answers from the one value that is written here.
 """
 
 from __future__ import annotations
@@ -35,11 +35,8 @@ class Start:
 
     def has_read(self, done_bytes: int, total_bytes: int) -> None:
         """So much of the log has been read."""
-        now_ms = self._now_ms()
-        percent = 100 * done_bytes // max(1, total_bytes)
-        took_ms = now_ms - self._began_ms
-        left_s = -(-took_ms * (total_bytes - done_bytes) // max(1, done_bytes) // 1000)
         done, total = done_bytes // _MIB, total_bytes // _MIB
+        percent, left_s = self._progress(done_bytes, total_bytes)
         self._facts.start = StartPhase(
             "reading_log",
             f"the node reads its log: {percent} %, {done} of {total} MiB, about {left_s} s left; "
@@ -47,11 +44,31 @@ class Start:
             percent,
             left_s,
         )
+        self._log("reading the log", percent=percent, read_mib=done, total_mib=total, left_s=left_s)
+
+    def has_opened(self, phase: str, what: str, done: int, total: int) -> None:
+        """So many of them are open; ``what``: tables or channels."""
+        percent, left_s = self._progress(done, total)
+        self._facts.start = StartPhase(
+            phase,
+            f"the node opens its {what}: {done} of {total}, about {left_s} s left; "
+            "ask another node, or retry then",
+            percent,
+            left_s,
+        )
+        self._log(f"opening {what}", percent=percent, opened=done, total=total, left_s=left_s)
+
+    def _progress(self, done: int, total: int) -> tuple[int, int]:
+        """Percent of the phase, and about how many seconds are left of it."""
+        took_ms = self._now_ms() - self._began_ms
+        left_s = -(-took_ms * (total - done) // max(1, done) // 1000)
+        return 100 * done // max(1, total), left_s
+
+    def _log(self, line: str, **told: int) -> None:
+        """A line every few seconds: a short phase leaves none."""
+        now_ms = self._now_ms()
         if now_ms - self._told_ms < TOLD_EVERY_MS:
             return
         self._told_ms = now_ms
-        logger.info(
-            "reading the log",
-            extra=fields(percent=percent, read_mib=done, total_mib=total, left_s=left_s),
-        )
-        write_lines()  # the turn in which the log is read is a long one
+        logger.info(line, extra=fields(**told))
+        write_lines()  # the turn in which all of that happens is a long one

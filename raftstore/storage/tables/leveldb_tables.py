@@ -56,7 +56,12 @@ from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.merges import MergeJob, Merges
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
 from raftstore.storage.tables.table_copy import LevelDbCopy
-from raftstore.storage.tables.tables_directory import OPENING_THREADS, TablesDirectory
+from raftstore.storage.tables.tables_directory import (
+    OPENING_THREADS,
+    OnOpened,
+    TablesDirectory,
+    unheard,
+)
 from raftstore.storage.tables.views import Shared, Views
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import ChannelId, History, Seq
@@ -143,13 +148,20 @@ class LevelDbTables:
         TablesDirectory.create(directory, store_uuid, settings)
 
     @classmethod
-    def open(cls, directory: Path, store_uuid: bytes, settings: StorageSettings) -> LevelDbTables:
+    def open(
+        cls,
+        directory: Path,
+        store_uuid: bytes,
+        settings: StorageSettings,
+        on_opened: OnOpened = unheard,
+    ) -> LevelDbTables:
         """Open the tables; put damaged ones aside and start with empty ones in their place.
+        ``on_opened`` hears how many of how many are open.
 
         Raises DiskFullError, StoreIdentityError, or StorageError when one cannot be opened now.
         """
         home = TablesDirectory(directory, store_uuid, settings)
-        return cls(home, directory, home.open())
+        return cls(home, directory, home.open(on_opened))
 
     @property
     def rebuilt_because(self) -> str | None:

@@ -14,7 +14,8 @@ Called by the thread that opens the store; ``create_channel`` by the apply threa
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -57,6 +58,14 @@ own, since older versions compare the other one as a whole."""
 REMOVING_SUFFIX: Final = ".removing"
 OPENING_THREADS: Final = 4
 """Databases that are opened side by side: LevelDB syncs its MANIFEST for each."""
+
+
+OnOpened = Callable[[int, int], None]
+"""Hears (databases that are open, all of them) while the tables are opened."""
+
+
+def unheard(done: int, total: int) -> None:
+    """Ignore progress: no caller waits for it."""
 
 
 def channels_in(directory: Path) -> int:
@@ -103,8 +112,9 @@ class TablesDirectory:
 
     # --- opening ----------------------------------------------------------------------------------
 
-    def open(self) -> dict[ChannelId, Any]:
-        """Open the databases of all channels; damaged ones are put aside.
+    def open(self, on_opened: OnOpened = unheard) -> dict[ChannelId, Any]:
+        """Open the databases of all channels; damaged ones are put aside. ``on_opened`` hears how
+        many of how many are done.
 
         Raises DiskFullError, StoreIdentityError, or StorageError when one cannot be opened now;
         none stays open then.
@@ -120,6 +130,8 @@ class TablesDirectory:
             tries = {
                 each: threads.submit(self._open_or_put_aside, each, share) for each in channels
             }
+            for done, _ in enumerate(as_completed(tries.values()), 1):
+                on_opened(done, len(channels))
         failures = [error for each in tries.values() if (error := each.exception()) is not None]
         for channel, tried in tries.items():
             if tried.exception() is None and (database := tried.result()) is not None:

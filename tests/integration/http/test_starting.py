@@ -17,11 +17,13 @@ from raftstore.http.server import start_http
 from raftstore.node.bootstrap import opening
 from raftstore.node.bootstrap.founding import waits_for_founders
 from raftstore.node.bootstrap.starting import Start
-from raftstore.node.http_port import HttpPort
+from raftstore.node.http_port import HttpPort, LiveFacts
+from raftstore.state_machines.table import TableMachine
 from raftstore.storage.log import recovery
 from raftstore.storage.store import open_store
+from raftstore.types import channel_id
 from tests.integration.http.test_server import address, ask
-from tests.storage_helpers import CHANNEL, record
+from tests.storage_helpers import CHANNEL, record, rows_record
 
 
 def settings_of(directory: Path) -> NodeSettings:
@@ -118,3 +120,48 @@ def test_node_that_waits_for_its_founders_names_them(tmp_path: Path) -> None:
     """One of them may never have been started."""
     text = waits_for_founders(settings_of(tmp_path))
     assert text.startswith("waits for its cluster to be founded: n2, n3 must be running")
+
+
+@pytest.mark.parametrize("what", ["tables", "channels"])
+def test_start_says_how_many_tables_and_channels_are_open(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With percentage and estimate where /readyz reads them, and a line every few seconds."""
+    facts = LiveFacts()
+    now_ms = itertools.count(0, 1_000)
+    start = Start(facts, lambda: next(now_ms))
+    start.enters(f"opening_{what}", f"opens its {what}")
+    with caplog.at_level(logging.INFO, "raftstore.node"):
+        for done in (1, 2):
+            start.has_opened(f"opening_{what}", what, done, 8)
+    phase = facts.start
+    assert phase is not None
+    assert (phase.name, phase.percent, phase.left_s) == (f"opening_{what}", 25, 9)
+    assert phase.text == (
+        f"the node opens its {what}: 2 of 8, about 9 s left; ask another node, or retry then"
+    )
+    (line,) = [each for each in caplog.records if each.msg == f"opening {what}"]
+    told = vars(line)["raftstore_fields"]
+    assert told == {"percent": 25, "opened": 2, "total": 8, "left_s": 9}
+
+
+def test_tables_that_are_opened_reach_the_phase(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Given a store with three tables, its start tells each of them as it is opened."""
+    home = tmp_path / "n1"
+    store = open_store(home, "n1", StorageSettings(), free_bytes_min=0)
+    for number in range(3):
+        channel = channel_id(bytes(16), number)
+        store.log.open_channel(channel)
+        store.log.append(channel, [rows_record(1, {b"key": b"value"})])
+        store.tables.open_channel(channel, TableMachine())
+        store.tables.apply(channel, [rows_record(1, {b"key": b"value"})])
+    store.log.flush()
+    store.tables.apply_queued()
+    store.close(is_clean=True)
+    seen: list[tuple[object, ...]] = []
+    monkeypatch.setattr(Start, "has_opened", lambda _start, *told: seen.append(told))
+    settings = settings_of(home)
+    asyncio.run(_opened_and_closed(settings, HttpPort(settings, start_http)))
+    assert seen == [("opening_tables", "tables", done, 3) for done in (1, 2, 3)]

@@ -175,4 +175,22 @@ CATCHING_UP_RULES: tuple[Mutation, ...] = (
         Edit("CatchUps.note", "self.forget(channel)", ""),
         directed(ORDER + "mode_that_changes_ends_what_was_asked"),
     ),
+    mutation(
+        "runtime-start-tables",
+        "A start that opens thousands of tables does not say how far it is.",
+        Edit("TablesDirectory.open", "on_opened(done, len(channels))", ""),
+        directed(
+            "tests/unit/storage/tables/test_tables_directory.py::"
+            "test_each_table_that_is_opened_is_told"
+        ),
+    ),
+    mutation(
+        "runtime-start-channels",
+        "A start that learns what thousands of channels hold does not say how far it is.",
+        Edit("CatalogController.start", "on_opened(done, done + len(self.opening))", ""),
+        directed(
+            "tests/unit/engine/catalog/test_controller_alone.py::"
+            "test_start_tells_how_many_channels_are_open"
+        ),
+    ),
 )

@@ -202,6 +202,16 @@ def test_start_opens_the_metadata_and_every_channel_at_once() -> None:
     assert controller.deadlines.next_ms == NEVER_MS
 
 
+def test_start_tells_how_many_channels_are_open() -> None:
+    """It may take long: what each log holds is learnt."""
+    bench = Bench()
+    bench.put(table(partitions=2 * OPENED_AT_ONCE + 2))
+    told: list[tuple[int, int]] = []
+    bench.controller.start(1, lambda done, total: told.append((done, total)))
+    total = 2 * OPENED_AT_ONCE + 3
+    assert told == [(2 * OPENED_AT_ONCE + 1, total), (total, total)]
+
+
 def test_channels_of_a_new_table_are_opened_a_few_in_each_turn() -> None:
     """The node is called again at once until all are open."""
     bench = Bench()

@@ -54,6 +54,15 @@ def add(home: TablesDirectory, *channels: ChannelId) -> None:
         database.close()
 
 
+def test_each_table_that_is_opened_is_told(home: TablesDirectory) -> None:
+    """A start with thousands of them takes long, and says how far it is."""
+    add(home, *(channel_id(bytes(16), number) for number in range(3)))
+    told: list[tuple[int, int]] = []
+    for database in home.open(lambda done, total: told.append((done, total))).values():
+        database.close()
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
 def aside(home: TablesDirectory) -> Path:
     """Where damaged tables are."""
     return home.path.parent / "quarantine"
