@@ -265,7 +265,7 @@ class NodeProcess:
         )
 
     def _open_channels(self, runner: NodeRunner, identity: StoreIdentity) -> None:
-        """What log and tables hold of each is learnt, which may take long; then the node serves."""
+        """Learn what log and tables hold of each, which may take long; then the node serves."""
         start = Start(self._http.facts, monotonic_ms)
         start.enters("opening_channels", "opens its channels; ask another node, or retry later")
         runner.start(monotonic_ms(), partial(start.has_opened, "opening_channels", "channels"))

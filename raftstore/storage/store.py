@@ -72,7 +72,7 @@ def open_store(
     stalls: StallWatch = UNWATCHED,
     free_bytes_min: int = FREE_BYTES_MIN,
     on_log_read: OnLogRead = unheard,
-    on_table_opened: OnOpened = unheard,
+    on_table_opened: OnOpened | None = None,
 ) -> Store:
     """Open the store of node ``name``, or create it in an empty directory.
 

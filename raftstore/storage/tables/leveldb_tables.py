@@ -56,12 +56,7 @@ from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.merges import MergeJob, Merges
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
 from raftstore.storage.tables.table_copy import LevelDbCopy
-from raftstore.storage.tables.tables_directory import (
-    OPENING_THREADS,
-    OnOpened,
-    TablesDirectory,
-    unheard,
-)
+from raftstore.storage.tables.tables_directory import OPENING_THREADS, OnOpened, TablesDirectory
 from raftstore.storage.tables.views import Shared, Views
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import ChannelId, History, Seq
@@ -153,7 +148,7 @@ class LevelDbTables:
         directory: Path,
         store_uuid: bytes,
         settings: StorageSettings,
-        on_opened: OnOpened = unheard,
+        on_opened: OnOpened | None = None,
     ) -> LevelDbTables:
         """Open the tables; put damaged ones aside and start with empty ones in their place.
         ``on_opened`` hears how many of how many are open.

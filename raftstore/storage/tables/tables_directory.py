@@ -64,10 +64,6 @@ OnOpened = Callable[[int, int], None]
 """Hears (databases that are open, all of them) while the tables are opened."""
 
 
-def unheard(done: int, total: int) -> None:
-    """Ignore progress: no caller waits for it."""
-
-
 def channels_in(directory: Path) -> int:
     """Count the databases of a node that does not run; 0 for a directory that is none."""
     try:
@@ -112,7 +108,7 @@ class TablesDirectory:
 
     # --- opening ----------------------------------------------------------------------------------
 
-    def open(self, on_opened: OnOpened = unheard) -> dict[ChannelId, Any]:
+    def open(self, on_opened: OnOpened | None = None) -> dict[ChannelId, Any]:
         """Open the databases of all channels; damaged ones are put aside. ``on_opened`` hears how
         many of how many are done.
 
@@ -131,7 +127,8 @@ class TablesDirectory:
                 each: threads.submit(self._open_or_put_aside, each, share) for each in channels
             }
             for done, _ in enumerate(as_completed(tries.values()), 1):
-                on_opened(done, len(channels))
+                if on_opened is not None:
+                    on_opened(done, len(channels))
         failures = [error for each in tries.values() if (error := each.exception()) is not None]
         for channel, tried in tries.items():
             if tried.exception() is None and (database := tried.result()) is not None:
