@@ -120,6 +120,8 @@ class Bench:
         self.sent: list[tuple[str, NodeId, Message]] = []
         self.replies: list[tuple[int, PubReject]] = []
         self.refusal: Refusal | None = None
+        self.judged: list[tuple[int, bool]] = []
+        """Bytes of each write that the disk was asked about, and whether it is a client's."""
         self.staging: Refusal | None = None
         self.down: tuple[NodeId, ...] = ()
         self.notices = ChannelNotices()
@@ -144,7 +146,9 @@ class Bench:
             clock=self.clock,
             elector_factory=lambda *_: self.elector,
             outbox=me,
-            guard=SimpleNamespace(refusal=lambda more: self.refusal),
+            guard=SimpleNamespace(
+                write_refusal=self._write_refusal, takes_records=lambda: self.refusal is None
+            ),
             active=self.active,
             catch_ups=SimpleNamespace(note=lambda *of: None),
             notices=self.notices,
@@ -168,6 +172,10 @@ class Bench:
         core: Any = self.core
         self.runner.core = core
         self.active.take_touched()
+
+    def _write_refusal(self, more_bytes: int, *, is_client: bool) -> Refusal | None:
+        self.judged.append((more_bytes, is_client))
+        return self.refusal
 
     def below(self, number: int) -> int:
         """A random number below this one."""

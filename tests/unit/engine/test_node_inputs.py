@@ -13,7 +13,7 @@ import pytest
 
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.protocol.batches import ResolveWriter
-from raftstore.protocol.election import TransferNow
+from raftstore.protocol.election import TransferNow, VoteReply
 from raftstore.protocol.node import LeadershipRequest
 from raftstore.protocol.reads import ClosePin
 from raftstore.protocol.replica_snapshots import AskSnapshotChunk
@@ -67,6 +67,7 @@ class Bench:
         parts.outbox = self._part("outbox", mail=self._part("outbox.mail"))
         parts.guard = self._part("guard", reason="the disk hangs")
         parts.failovers = self._part("failovers", under_way={})
+        parts.space = self._part("space", is_low=False)
         parts.halt = SimpleNamespace(reason=None)
         parts.identity = SimpleNamespace(members=((PEER, "host-b:1"), (OTHER, "host-c:1")))
         for name in (
@@ -143,6 +144,16 @@ def test_election_message_is_told_to_who_counts_failovers_and_to_the_channel(
     assert calls == (expected if channel == FIRST else [])
 
 
+def test_leadership_is_declined_while_space_is_low() -> None:
+    """S9: it would be given away at once. Other messages of elections are taken."""
+    bench = Bench()
+    bench.node.space.__dict__["is_low"] = True
+    transfer, term = TransferNow(FIRST, Term(3)), Term(3)
+    assert bench.of(lambda node: node.on_peer_message(PEER, transfer, NOW, NOW)) == []
+    vote = VoteReply(FIRST, term, term, granted=True)
+    assert bench.of(lambda node: node.on_peer_message(PEER, vote, NOW, NOW)) != []
+
+
 def test_messages_of_batches_go_to_the_batches() -> None:
     """Not to any channel by itself: they are of tables."""
     message = ResolveWriter(FIRST, Term(1), SECOND, ("w",))
@@ -180,6 +191,7 @@ def test_node_that_starts_knows_its_peers_before_it_opens_channels() -> None:
         ("controller.start", NOW),
         ("retention.start", NOW),
         ("healing.start", NOW),
+        ("space.start", NOW),
     ]
 
 
@@ -253,8 +265,8 @@ def test_timer_runs_whatever_may_be_due(due_ms: int, is_due: bool) -> None:
     bench.watch.__dict__["due_ms"] = due_ms
     calls = bench.of(lambda node: node.on_timer(NOW))
     watch = [("watch.on_timer", NOW)] if is_due else []
-    later = ["_idle", "reader", "controller", "hashes", "repairs", "retention", "expirer"]
-    later += ["snapshots", "healing", "failovers", "batches"]
+    later = ["_idle", "reader", "controller", "hashes", "repairs", "space"]
+    later += ["retention", "expirer", "snapshots", "healing", "failovers", "batches"]
     others = [(f"{part}.on_timer", NOW) for part in later]
     assert calls == [("_schedule.on_timer", NOW), *watch, *others]
 

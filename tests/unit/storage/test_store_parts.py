@@ -108,13 +108,14 @@ def test_directory_and_files_that_are_written_are_watched(
     """S0.1: the directory and those of its parts; the lock, the segment and the mark."""
     seen: list[Any] = []
 
-    def watch(directories: Any, places: Any, on_gone: Any) -> Any:
-        seen.extend((directories, [place.path.name for place in places()], on_gone))
+    def watch(directories: Any, places: Any, on_gone: Any, look: Any) -> Any:
+        seen.extend((directories, [place.path.name for place in places()], on_gone, look))
         return "watch"
 
     store = open_it(directory, NotingFiles())
     monkeypatch.setattr(stores, "PresenceWatch", watch)
     assert str(store.watch_presence(pytest.fail)) == "watch"
     names = ["lock", "0000000000000001.log", "mark"]
-    assert seen == [(directory, directory / "log", directory / "tables"), names, pytest.fail]
+    directories = (directory, directory / "log", directory / "tables")
+    assert seen == [directories, names, pytest.fail, store.space.look]
     store.close(is_clean=True)

@@ -462,6 +462,7 @@ def test_write_reaches_the_core_with_why_it_must_not_be_sequenced() -> None:
     assert bench.stepped() == [
         (events.PublishReceived(9, write(), reason), NOW) for reason in (None, disk, caller)
     ]
+    assert bench.judged == [(len(write().payload), True)] * 2, "the caller's reason is enough"
 
 
 def test_write_that_cannot_be_read_is_answered_and_never_sequenced() -> None:
