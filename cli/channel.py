@@ -140,8 +140,53 @@ def _floor_row(replica: Mapping[str, Any], floor: Mapping[str, Any]) -> dict[str
     }
 
 
+@channel.command()
+@click.argument("name", type=CHANNEL)
+@pass_context
+def gaps(context: Context, name: str) -> None:
+    """List what each replica of a channel misses between what it holds.
+
+    A replica that lost a payload, or was not told of a record, asks the others for it and catches
+    up if none gives it; a log that was damaged is filled by the others. So a gap lasts some tenths
+    of a second, unless no node that is up holds what is missing. What is behind a replica's
+    end_seq is no gap but its lag, which `raftstore channel info` shows.
+
+    \b
+    Example:
+      raftstore channel gaps orders/3
+      raftstore channel gaps orders/3 -o json
+    """
+    with context.connect() as client:
+        table, number = _named(client, name)
+        nodes = {node.name: node for node in client.cluster_status().nodes}
+    placed = table.channels[number]
+    replicas: list[dict[str, Any]] = []
+    for node in map(node_name, placed.replicas):
+        said, note = _said(nodes.get(node), table.name, number)
+        held = {field: said.get(field) for field in ("end_seq", "gaps")}
+        first_seq = said["base_seq"] + 1 if said else None
+        replicas.append({"node": node, "first_seq": first_seq, **held, "note": note})
+    if context.output != "table":
+        context.show({"channel": name, "id": placed.channel.hex(), "replicas": replicas})
+        return
+    rows = [{"node": one["node"], **gap} for one in replicas for gap in one["gaps"] or ()]
+    context.show(None, rows)
+    for one in replicas:
+        if one["gaps"] is None:
+            context.say(f"{one['node']} was not asked: {one['note']}")
+    if not rows and all(one["gaps"] is not None for one in replicas):
+        context.say(f"no replica of {name} misses anything between what it holds")
+
+
 def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dict[str, Any]:
     """The answer of one replica, or why there is none."""
+    said, note = _said(node, table, number)
+    told = (*OWN_WORD, "catch_up", "flapping", "floors")
+    return {"node": name, **{field: said.get(field) for field in told}, "note": note}
+
+
+def _said(node: NodeStatus | None, table: str, number: int) -> tuple[Mapping[str, Any], str]:
+    """The part of a node's own status that tells of the replica, and why there is none."""
     said: Mapping[str, Any] = {}
     for own in () if node is None or node.status is None else node.status["channels"]:
         if (own["table"], own["partition"]) == (table, number):
@@ -149,8 +194,7 @@ def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dic
     note = "it is no node of the cluster" if node is None else node.error or ""
     if not said and not note:
         note = "it hosts no replica yet"
-    told = (*OWN_WORD, "catch_up", "flapping", "floors")
-    return {"node": name, **{field: said.get(field) for field in told}, "note": note}
+    return said, note
 
 
 @channel.command("step-down")

@@ -62,6 +62,12 @@ class ReplicationSettings:
     """After this a pending publish is answered UNKNOWN; its record stays (S4.1)."""
     pubmsg_wait_ms: int = 100
     """How long a StoreRequest waits for its payload before the follower catches up (S5.4)."""
+    payload_request_timeout_ms: int = 100
+    """How long a replica that was asked for a missing payload, or write, may take to answer; then
+    a follower asks another one, three in all, and then it catches up (S5.4)."""
+    write_offer_ms: int = 250
+    """How long a held write waits for its StoreRequest before it is offered to its leader, to which
+    its publisher's message may not have come (S5.6)."""
     store_request_timeout_ms: int = 2_000
     """How long a held payload waits for its StoreRequest before it is dropped (S5.3)."""
     pending_messages_max: int = 65_536

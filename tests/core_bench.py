@@ -9,12 +9,15 @@ from raftstore.config import CatchUpSettings, ReplicationSettings
 from raftstore.core.chain import digest_of
 from raftstore.core.effects import (
     Append,
+    AskPayloads,
     Effect,
     Reply,
     Send,
+    SendIfKnown,
 )
 from raftstore.core.events import (
     Event,
+    PayloadSource,
     Persisted,
     PublishReceived,
     Received,
@@ -200,10 +203,20 @@ class Bench:
         self.now_ms = 1_000
         self.effects: list[Effect] = []
         self.all_effects: list[Effect] = []
+        self.sources: tuple[NodeId, ...] = ()
+        """Nodes that can be asked for payloads, in this order; none: all are of older levels."""
 
     def do(self, event: Event) -> list[Effect]:
-        """Step with an event; the effects of this step are returned and kept."""
+        """Step with an event; the effects of this step are returned and kept.
+
+        Whom to ask for a payload is answered at once, by ``sources``.
+        """
         self.effects = self.replica.step(event, self.now_ms)
+        for effect in tuple(self.effects):
+            if isinstance(effect, AskPayloads):
+                left = [node for node in self.sources if node not in effect.asked]
+                chosen = PayloadSource(effect.seq, left[0] if left else None)
+                self.effects += self.replica.step(chosen, self.now_ms)
         self.all_effects += self.effects
         return self.effects
 
@@ -303,7 +316,8 @@ class Bench:
     def sent(self, kind: type[Message], effects: list[Effect] | None = None) -> list[Any]:
         """Messages of a kind sent in the last step (or in the given effects)."""
         looked_at = self.effects if effects is None else effects
-        return [e.message for e in looked_at if isinstance(e, Send) and isinstance(e.message, kind)]
+        sends = [e for e in looked_at if isinstance(e, Send | SendIfKnown)]
+        return [e.message for e in sends if isinstance(e.message, kind)]
 
     def of(self, kind: type[Any], effects: list[Effect] | None = None) -> list[Any]:
         """Effects of a kind in the last step (or in the given effects)."""

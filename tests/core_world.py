@@ -22,15 +22,17 @@ from raftstore.config import (
     ReplicationSettings,
 )
 from raftstore.core.dedupe import CONDITIONED_KINDS
-from raftstore.core.effects import Effect
-from raftstore.core.events import Event, PublishReceived, TimerFired
+from raftstore.core.effects import AskPayloads, Effect, PayloadEffect
+from raftstore.core.events import Event, PayloadSource, PublishReceived, TimerFired
 from raftstore.core.folds import advance
 from raftstore.core.replica import Replica
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.catch_ups import CatchUps
+from raftstore.engine.channel.channel_parts import ChannelNotices, ChannelParts
+from raftstore.engine.channel.disk_space import DiskSpace
 from raftstore.engine.channel.outbox import Outbox
-from raftstore.engine.channel.runner import ChannelNotices, ChannelParts, ChannelRunner
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.clock import Clock
 from raftstore.errors import Refusal
@@ -365,6 +367,7 @@ class Node:
                 self.outbox,
                 ignore,
                 unsynced_bytes_max=settings.storage.unsynced_bytes_max,
+                space=DiskSpace(self.me, {}, settings.storage, ignore, no_disk),
                 stall=no_stall,
             ),
             active=self.active,
@@ -379,6 +382,7 @@ class Node:
             is_up=is_up,
             heard_leader=never_heard,
             stage_refusal=stages_all,
+            repair_payloads=repairs_nothing,
         )
         self.runner = TracedRunner(
             parts,
@@ -544,6 +548,16 @@ def is_up(_: NodeId) -> bool:
 
 def never_heard(_: ChannelRunner, __: NodeId) -> int | None:
     """No heartbeats are sent here."""
+    return None
+
+
+def repairs_nothing(_: object, effect: PayloadEffect) -> tuple[Event, ...]:
+    """The nodes of these worlds are of a level that neither gives nor asks for payloads."""
+    return (PayloadSource(effect.seq, None),) if isinstance(effect, AskPayloads) else ()
+
+
+def no_disk() -> int | None:
+    """Nothing is known of the free space."""
     return None
 
 

@@ -19,10 +19,11 @@ import msgspec
 from raftstore.core.statistics import CatchUpView
 from raftstore.errors import RequestError
 from raftstore.ports.log import Base
-from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.payload_repair import FoundPayload, WantedPayload
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import MsgSyncRequest, ReplicationMessage
-from raftstore.types import FollowerMode, NodeId, Seq, Term
+from raftstore.types import FollowerMode, NodeId, RequestId, Seq, Term
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -30,6 +31,45 @@ class Send(msgspec.Struct, frozen=True):
 
     to: NodeId
     message: ReplicationMessage
+
+
+class PayloadEffect(msgspec.Struct, frozen=True):
+    """Base of what repairs of missing payloads ask for."""
+
+
+class SendIfKnown(PayloadEffect, frozen=True):
+    """Send a message of a kind that came with a level to one member, if it told that level."""
+
+    to: NodeId
+    message: ReplicationMessage
+
+
+class AskPayloads(PayloadEffect, frozen=True):
+    """Choose the replica that is asked for the payload of ``seq``, none of ``asked``; the answer is
+    the event ``PayloadSource`` (S5.4)."""
+
+    seq: Seq
+    asked: tuple[NodeId, ...]
+
+
+class GivePayloads(PayloadEffect, frozen=True):
+    """Send ``held`` as PayloadResponse to ``to``, and of ``stored`` what the log has, at most
+    ``bytes_max`` of it, or one payload if there is none else."""
+
+    to: NodeId
+    term: Term
+    request_id: RequestId
+    held: tuple[FoundPayload, ...]
+    stored: tuple[WantedPayload, ...]
+    bytes_max: int
+
+
+class TakeWrite(PayloadEffect, frozen=True):
+    """Leader: judge this publisher's message, which ``sender`` relayed, as one of a client (S5.6).
+    Its outcome goes to ``sender`` as RelayedAck."""
+
+    sender: NodeId
+    write: PubMsg
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -202,4 +242,8 @@ Effect = (
     | CatchUpNote
     | StopServing
     | Halt
+    | SendIfKnown
+    | AskPayloads
+    | GivePayloads
+    | TakeWrite
 )

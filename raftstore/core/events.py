@@ -44,6 +44,13 @@ class Persisted(msgspec.Struct, frozen=True):
     durable_term: Term
 
 
+class PayloadSource(msgspec.Struct, frozen=True):
+    """The replica to be asked for the payload of ``seq``; None: there is none to be asked."""
+
+    seq: Seq
+    node: NodeId | None
+
+
 class RoleChanged(msgspec.Struct, frozen=True):
     """The elector's verdict: this replica's term, role, and the leader it knows of, if any.
 
@@ -156,4 +163,5 @@ Event = (
     | PeerHash
     | Broken
     | TrimTo
+    | PayloadSource
 )

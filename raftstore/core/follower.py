@@ -11,10 +11,18 @@ from enum import Enum
 from raftstore.core.catch_up import CatchUp, continues, payload_of, store_verified
 from raftstore.core.chain import digest_of
 from raftstore.core.live_queue import LiveEntry, LiveQueue
+from raftstore.core.missed_writes import OfferingFollower
+from raftstore.core.payload_repair import PayloadRepair
 from raftstore.core.pending import NO_CLIENT, PendingPayloads
 from raftstore.core.state import ChannelState
 from raftstore.core.statistics import CatchUpView
-from raftstore.protocol.publish import PayloadRelay
+from raftstore.protocol.payload_repair import (
+    GAPS_MAX,
+    PayloadResponse,
+    RelayedAck,
+    WriteRequest,
+)
+from raftstore.protocol.publish import PayloadRelay, PubMsg
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import (
     CommitNotice,
@@ -49,6 +57,8 @@ class Follower:
             bytes_max=settings.live_queue_bytes_max,
         )
         self._catch_up = CatchUp(state, self.queue, payloads)
+        self._repair = PayloadRepair(state, self.queue, payloads)
+        self._offering = OfferingFollower(state, self.queue, payloads)
         self._acked_seq = Seq(0)
         self._is_ack_wanted = False
         self._payload_wait: tuple[Seq, int] | None = None  # (base seq of the head, deadline)
@@ -67,6 +77,7 @@ class Follower:
             return
         self._state.set_mode(FollowerMode.CATCHING_UP, "reconnected")
         self._payload_wait = None
+        self._repair.end()
         self._is_ack_wanted = True
         self._catch_up.restart_probing()
 
@@ -91,6 +102,9 @@ class Follower:
     def on_message(self, sender: NodeId, message: ReplicationMessage) -> None:
         """A message of this term: only its leader is listened to (S6.1)."""
         state = self._state
+        if isinstance(message, PayloadResponse):
+            self._on_payloads(sender, message)  # S5.2: it does not matter who gives a payload
+            return
         # S6.1: history, metadata and commit positions come from the leader of the term only.
         if sender != state.leader:
             return
@@ -105,10 +119,21 @@ class Follower:
                 self.hold(message.guid, message.digest, message.payload)
             case ReadIndexRequest():
                 self._read_request = message
+            case WriteRequest():
+                self._offering.on_request(message)
+            case RelayedAck():
+                self._offering.on_ack(message)
             case _:
                 pass  # meant for a leader: a late message to what this node was
 
-    def hold(self, guid: Guid, digest: bytes, payload: bytes, client: int = NO_CLIENT) -> None:
+    def hold(
+        self,
+        guid: Guid,
+        digest: bytes,
+        payload: bytes,
+        client: int = NO_CLIENT,
+        write: PubMsg | None = None,
+    ) -> None:
         """Keep a payload until its StoreRequest names it (NATS-051); both orders are fine."""
         written = self._state.dedupe.find(guid)
         stays_below = max(self._state.commit_seq, self._state.verified_seq)
@@ -118,7 +143,7 @@ class Follower:
             return  # NATS-145: history brings it
         if digest_of(payload) != digest:
             return  # it can never correlate, whatever its sender (S5.2)
-        self._payloads.hold(guid, digest, payload, self._state.now_ms, client)
+        self._payloads.hold(guid, digest, payload, self._state.now_ms, client, write)
         head = self.queue.head
         if head is None or head.meta.guid != guid:
             return
@@ -257,9 +282,59 @@ class Follower:
             deadline = self._state.now_ms + self._state.settings.pubmsg_wait_ms
             self._payload_wait = (base_seq, deadline)
 
+    # --- missing payloads (S5.4) ------------------------------------------------------------------
+
+    def _ask_next_source(self, seq: Seq) -> None:
+        """NATS-205: replicas that may have the payload come before a catch-up."""
+        if self._repair.begin(seq):
+            timeout_ms = self._state.settings.payload_request_timeout_ms
+            self._payload_wait = (seq, self._state.now_ms + timeout_ms)
+        else:
+            self._leave_steady("missing_pubmsg", seq)
+
+    def on_payload_source(self, seq: Seq, node: NodeId | None) -> None:
+        """The engine chose who is asked; None: nobody can be."""
+        wait = self._payload_wait
+        if wait is None or wait[0] != seq or not self._repair.awaits_source(seq):
+            return  # the payload came meanwhile
+        if node is None:
+            self._leave_steady("missing_pubmsg", seq)
+        else:
+            self._repair.ask(node)
+
+    def _on_payloads(self, sender: NodeId, response: PayloadResponse) -> None:
+        if not self._repair.on_response(sender, response):
+            return
+        wait = self._payload_wait
+        if self._state.mode is not FollowerMode.STEADY or wait is None:
+            return
+        self._drain()
+        if self._payload_wait == wait:
+            self._ask_next_source(wait[0])  # it did not have what is needed first
+
+    def gaps(self) -> tuple[Seq, tuple[tuple[Seq, Seq], ...]]:
+        """As ``Replica.gaps``; what is beyond ``GAPS_MAX`` counts with the last gap."""
+        end = self._state.last_seq
+        gaps: list[tuple[Seq, Seq]] = []
+        for entry in self.queue:
+            meta = entry.meta
+            if meta.last_seq <= end:
+                continue
+            is_held = payload_of(self._payloads, entry) is not None
+            first, last = Seq(end + 1), Seq(meta.base_seq - 1) if is_held else meta.last_seq
+            end = meta.last_seq
+            if first > last:
+                continue
+            if gaps and (gaps[-1][1] + 1 == first or len(gaps) == GAPS_MAX):
+                gaps[-1] = (gaps[-1][0], last)
+            else:
+                gaps.append((first, last))
+        return end, tuple(gaps)
+
     def _leave_steady(self, reason: str, seq: Seq) -> _Taken:
         head = self.queue.head
         self._payload_wait = None
+        self._repair.end()
         guid = head.meta.guid if head is not None else NO_GUID
         self._catch_up.enter(reason, seq=seq, guid=guid)
         return _Taken.LEFT_STEADY
@@ -340,10 +415,12 @@ class Follower:
     # --- timers -----------------------------------------------------------------------------------
 
     def on_timer(self) -> None:
-        """A payload that did not come is fetched by catch-up (S5.4); lost requests are repeated."""
+        """A payload that did not come is asked for, then fetched by catch-up (S5.4); lost requests
+        are repeated."""
         wait = self._payload_wait
         if wait is not None and wait[1] <= self._state.now_ms:
-            self._leave_steady("missing_pubmsg", wait[0])
+            self._ask_next_source(wait[0])
+        self._offering.on_timer()
         self._catch_up.on_timer()
 
     def next_deadline_ms(self) -> int | None:

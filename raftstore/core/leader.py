@@ -11,12 +11,14 @@ from collections import deque
 from raftstore.core.chain import digest_of
 from raftstore.core.effects import ReplicaCannotComplete, ServeSync
 from raftstore.core.hand_over import HandOver
+from raftstore.core.missed_writes import FetchingLeader
 from raftstore.core.progress import Progress, ProgressView
 from raftstore.core.quorum import quorum_seq
 from raftstore.core.reads import ReadRounds
 from raftstore.core.sequencer import Sequencer
 from raftstore.core.state import ChannelState
 from raftstore.errors import NotLeaderError, Refusal, UnavailableError
+from raftstore.protocol.payload_repair import PayloadResponse, RelayedWrite, WriteOffer
 from raftstore.protocol.publish import PayloadRelay, PubMsg
 from raftstore.protocol.records import Record, RecordMeta
 from raftstore.protocol.replication import (
@@ -48,6 +50,7 @@ class Leader:
             node: Progress() for node in state.configs.current.members if node != state.me
         }
         self.sequencer = Sequencer(state, self._replicas_holding)
+        self.fetching = FetchingLeader(state, self.sequencer)
         self.reads = ReadRounds(state)
         self.hand_over = HandOver(state, self.sequencer, self._progress)
         self._notice_at_ms: int | None = None
@@ -188,6 +191,9 @@ class Leader:
             case FreshRequest():
                 progress.on_heard(self._state.now_ms)
                 self.reads.on_fresh_request(sender, message.round_id)
+            case WriteOffer() | RelayedWrite() | PayloadResponse():
+                progress.on_heard(self._state.now_ms)
+                self.fetching.on_message(sender, message)
             case _:
                 self._state.halt(f"{sender} acts as a second leader of the term (S13)")
 

@@ -32,6 +32,8 @@ class _HeldPayload(NamedTuple):
     payload: bytes
     drop_at_ms: int
     client: int
+    write: PubMsg | None
+    """The publisher's message; None: the payload came from another replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +58,41 @@ class PendingPayloads:
         messages_max: int,
         bytes_max: int,
         hold_ms: int,
+        offer_ms: int = 0,
         channel: ChannelId = _ANY_CHANNEL,
         room: PayloadRoom | None = None,
     ) -> None:
         """``room``: what the node's clients may have held in all channels; None: as much as fits
-        into this one."""
+        into this one. ``offer_ms``: after so long a publisher's message is due in ``take_offers``;
+        0: none ever is."""
         assert min(messages_max, bytes_max, hold_ms) >= 1, f"{messages_max} {bytes_max} {hold_ms}"
         self._channel = channel
         self._room = room
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._hold_ms = hold_ms
+        self._offer_ms = offer_ms
+        self._offers: deque[tuple[int, tuple[Guid, bytes]]] = deque()
+        """(when due, key) of publishers' messages that were not offered, oldest first."""
         self._held: dict[tuple[Guid, bytes], _HeldPayload] = {}  # oldest first
         self.next_ms: int | None = None
-        """When the oldest held payload expires; None while none is held."""
+        """When the oldest held payload expires, or is to be offered; None while none is held."""
         self._bytes = 0
         self._dropped = 0
 
     def hold(
-        self, guid: Guid, digest: bytes, payload: bytes, now_ms: int, client: int = NO_CLIENT
+        self,
+        guid: Guid,
+        digest: bytes,
+        payload: bytes,
+        now_ms: int,
+        client: int = NO_CLIENT,
+        write: PubMsg | None = None,
     ) -> None:
-        """Keep a payload; the oldest ones make room. One beyond its client's share is dropped."""
+        """Keep a payload; the oldest ones make room. One beyond its client's share is dropped.
+
+        ``write``: the publisher's message, if it came from there.
+        """
         key = (guid, digest)
         if key in self._held:
             return
@@ -87,10 +103,12 @@ class PendingPayloads:
         ):
             self._dropped += 1
             return
-        held = _HeldPayload(payload, now_ms + self._hold_ms, client)
+        held = _HeldPayload(payload, now_ms + self._hold_ms, client, write)
         self._held[key] = held
-        if self.next_ms is None:
-            self.next_ms = held.drop_at_ms
+        if write is not None and self._offer_ms:
+            self._offers.append((now_ms + self._offer_ms, key))
+        if self.next_ms is None or len(self._offers) == 1:
+            self._arm()
         self._bytes += len(payload)
         while len(self._held) > self._messages_max or self._bytes > self._bytes_max:
             self._drop_oldest()
@@ -100,6 +118,22 @@ class PendingPayloads:
         # S5.2: correlate by guid, digest and length, never by guid alone.
         held = self._held.get((guid, digest))
         return held.payload if held is not None and len(held.payload) == length else None
+
+    def write_of(self, guid: Guid, digest: bytes) -> tuple[int, PubMsg] | None:
+        """The publisher's message with its client, while it is held."""
+        held = self._held.get((guid, digest))
+        return None if held is None or held.write is None else (held.client, held.write)
+
+    def take_offers(self, now_ms: int) -> list[PubMsg]:
+        """Publishers' messages that no StoreRequest named for long; each comes once."""
+        due: list[PubMsg] = []
+        while self._offers and self._offers[0][0] <= now_ms:
+            _, key = self._offers.popleft()
+            held = self._held.get(key)
+            if held is not None and held.write is not None:
+                due.append(held.write)
+        self._arm()
+        return due
 
     def discard(self, guid: Guid, digest: bytes) -> None:
         """The payload is in the log now."""
@@ -120,13 +154,21 @@ class PendingPayloads:
         """Numbers for status."""
         return PendingStatistics(len(self._held), self._bytes, self._dropped)
 
+    def _arm(self) -> None:
+        due = next(iter(self._held.values())).drop_at_ms if self._held else None
+        if self._offers and due is not None:
+            due = min(due, self._offers[0][0])
+        self.next_ms = due
+
     def _drop_oldest(self) -> None:
         self._remove(next(iter(self._held)))
         self._dropped += 1
 
     def _remove(self, key: tuple[Guid, bytes]) -> None:
         held = self._held.pop(key)
-        self.next_ms = next(iter(self._held.values())).drop_at_ms if self._held else None
+        while self._offers and self._offers[0][1] not in self._held:
+            self._offers.popleft()
+        self._arm()
         self._bytes -= len(held.payload)
         assert self._bytes >= 0, f"{self._bytes} bytes of held payloads"
         assert self._held or self._bytes == 0, f"{self._bytes} bytes of no held payload"

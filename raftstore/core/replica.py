@@ -20,6 +20,7 @@ from raftstore.core.events import (
     Event,
     FreshnessRequested,
     HandOverRequested,
+    PayloadSource,
     PeerHash,
     Persisted,
     PublishReceived,
@@ -35,6 +36,7 @@ from raftstore.core.events import (
 from raftstore.core.follower import Follower
 from raftstore.core.found_table import FOUND_TABLE, FoundTable
 from raftstore.core.leader import Leader
+from raftstore.core.payload_repair import give_payloads
 from raftstore.core.pending import PayloadRoom, PendingPayloads
 from raftstore.core.progress import ProgressView
 from raftstore.core.proof_requests import ProofRequests
@@ -44,6 +46,7 @@ from raftstore.core.statistics import CatchUpView, ReplicaStatistics
 from raftstore.core.write_outcome import WriteOutcomeFound, write_outcome_of
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
 from raftstore.ports.log import Base, RecoveredChannel
+from raftstore.protocol.payload_repair import PayloadRequest
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import FreshReply
 from raftstore.types import (
@@ -101,6 +104,7 @@ class Replica:
             messages_max=settings.pending_messages_max,
             bytes_max=settings.pending_bytes_max,
             hold_ms=settings.store_request_timeout_ms,
+            offer_ms=settings.write_offer_ms,
             channel=channel,
             room=room,
         )
@@ -174,6 +178,9 @@ class Replica:
                 self._state.check_hash(sender, seq, commit_hash)
             case TrimTo(base):
                 self._state.trim(base)
+            case PayloadSource(seq, node):
+                if self._leader is None:
+                    self._follower.on_payload_source(seq, node)
             case _:
                 assert_never(event)
 
@@ -184,7 +191,9 @@ class Replica:
         # S1.4: the engine fences; a message of another term must not be looked at here either.
         if event.message.term != state.term or state.stopped is not None:
             return
-        if self._leader is not None:
+        if isinstance(event.message, PayloadRequest):
+            give_payloads(state, self._payloads, event.sender, event.message)
+        elif self._leader is not None:
             self._leader.on_message(event.sender, event.message)
         elif isinstance(event.message, FreshReply):
             self._fresh.on_reply(event.sender, event.message)
@@ -199,7 +208,9 @@ class Replica:
             if too_large is not None:
                 reject(state, client, message, *too_large)
             elif self._leader is None and state.stopped is None:
-                self._follower.hold(message.guid, message.digest, message.payload, client)
+                self._follower.hold(
+                    message.guid, message.digest, message.payload, client, write=message
+                )
             return
         # S5.6: only the leader addressed, in the term addressed, may give the write a seq.
         if self._leader is None or message.term != state.term:
@@ -229,6 +240,7 @@ class Replica:
         self._payloads.expire(self._state.now_ms)
         self._fresh.on_timer()
         if self._leader is not None:
+            self._payloads.take_offers(self._state.now_ms)  # they were addressed to another leader
             self._leader.on_timer()
         else:
             self._follower.on_timer()
@@ -528,6 +540,13 @@ class Replica:
         """Leader: what it knows of every other member; empty otherwise."""
         return {} if self._leader is None else self._leader.progress()
 
+    def gaps(self) -> tuple[Seq, tuple[tuple[Seq, Seq], ...]]:
+        """The last seq held as a whole record, in the log or in front of it, and what is missing
+        before it: metadata without a payload, or neither (NATS-207)."""
+        if self._leader is not None:
+            return self.last_seq, ()
+        return self._follower.gaps()
+
     def live_queue(self) -> tuple[tuple[Seq, Seq], ...]:
         """(base, last) of the records waiting in the live queue."""
         return () if self._leader is not None else self._follower.queue.seqs()
@@ -556,4 +575,5 @@ class Replica:
             producer_sessions=state.dedupe.sessions,
             outcomes=state.dedupe.outcomes,
             repeated_writes=state.dedupe.repeated,
+            payloads_repaired=state.payloads_repaired,
         )

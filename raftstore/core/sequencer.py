@@ -169,6 +169,12 @@ class Sequencer:
             payload=message.payload,
         )
 
+    def knows(self, guid: Guid, attempt: int) -> bool:
+        """Whether this attempt of the write has its seq or its answer, or never gets a seq here."""
+        before = self._refused.get(guid)
+        is_refused = before is not None and attempt <= before.attempt
+        return is_refused or guid in self.fence or self._state.dedupe.find(guid) is not None
+
     def next_timestamp_ms(self) -> int:
         """S10: wall clock of the leader, but always after the record before.
 

@@ -25,6 +25,7 @@ from raftstore.core.effects import (
     Rebase,
     ReplicaSnapshotNeeded,
     Send,
+    SendIfKnown,
     StepDown,
     StopServing,
     Truncate,
@@ -60,6 +61,8 @@ class ChannelState:
     storage_stalled: str | None = None
     """What the disk of this node does not finish (S0.4)."""
     catch_up: CatchUpSettings = CatchUpSettings()
+    payloads_repaired = 0
+    """Payloads that other replicas gave since the start."""
 
     def __init__(  # noqa: PLR0913 - what is recovered, and what it is to be
         self,
@@ -166,6 +169,10 @@ class ChannelState:
     def send(self, to: NodeId, message: ReplicationMessage) -> None:
         """Ask for a message to be sent."""
         self._out.append(Send(to, message))
+
+    def send_if_known(self, to: NodeId, message: ReplicationMessage) -> None:
+        """The same for a kind that came with a level."""
+        self._out.append(SendIfKnown(to, message))
 
     def halt(self, reason: str) -> None:
         """S0.4, S13: an impossible state; nothing else of this step may leave."""

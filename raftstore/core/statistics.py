@@ -24,6 +24,8 @@ class ReplicaStatistics:
     """Records by which repeated writes would be recognised (S4.5)."""
     repeated_writes: int
     """Writes since the start that were recognised as repeated."""
+    payloads_repaired: int = 0
+    """Payloads that other replicas gave since the start (S5.4)."""
 
 
 class CatchUpView(NamedTuple):

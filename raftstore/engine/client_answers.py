@@ -11,6 +11,7 @@ from raftstore.engine.clock import Clock
 from raftstore.engine.meters import Meters
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.engine.peers.failover_watch import FailoverWatch
+from raftstore.engine.relayed_writes import RelayedWrites
 from raftstore.ports.transport import Transport
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubReject
@@ -29,6 +30,7 @@ class ClientAnswers:
         writes: ClientWrites,
         meters: Meters,
         failovers: FailoverWatch,
+        relayed: RelayedWrites,
     ) -> None:
         self._transport = transport
         self._clock = clock
@@ -37,6 +39,7 @@ class ClientAnswers:
         self._writes = writes
         self._meters = meters
         self._failovers = failovers
+        self._relayed = relayed
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a request."""
@@ -50,10 +53,13 @@ class ClientAnswers:
         self._transport.reply(client, message)
 
     def reply(self, client: int, message: PubAck | PubReject) -> None:
-        """Answer a publisher: a client, or this node's own proposals."""
+        """Answer a publisher: a client, this node's own proposals, or a node that relayed it."""
         now_ms = self._clock.now_ms
         if client == CLIENT_HANDLE_SELF:
             self._proposals.on_answer(message, now_ms)
+        elif client < CLIENT_HANDLE_SELF:
+            self._writes.settled(client, message)
+            self._relayed.reply(client, message)
         else:
             self._writes.settled(client, message)
             self._meters.write_ended(message, now_ms)

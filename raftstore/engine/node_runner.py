@@ -23,6 +23,7 @@ from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.hole_repairs import HoleRepairs
 from raftstore.engine.channel.idle_electors import IdleElectors
 from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.payload_repairs import PayloadRepairs
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.registry import ChannelRegistry
 from raftstore.engine.channel.runner import ChannelRunner
@@ -49,6 +50,7 @@ from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.replica_lag import ReplicaLagGuard
 from raftstore.engine.peers.told_levels import ToldLevels
 from raftstore.engine.reads.reader import Reader
+from raftstore.engine.relayed_writes import RelayedWrites
 from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.reports.events import EventLog, EventRing
 from raftstore.engine.reports.node_parts import NodeParts
@@ -105,6 +107,7 @@ class NodeRunner:
         self.writes = ClientWrites(settings.replication.client_payload_bytes_max)
         self._make_peers()
         self._make_channels()
+        self.metadata_channel = self.controller.metadata_channel
         self._make_reports()
         self._positions_moved = self.watch.reports.moved
         self._views_moved = self.views.kept.moved
@@ -142,6 +145,7 @@ class NodeRunner:
             # These are made later, since they look at the watch.
             exists=lambda channel: self.controller.exists(channel),  # noqa: PLW0108
             moved=lambda channel: self.views.moved(channel),  # noqa: PLW0108
+            told_level=self.levels.at_least,
         )
         self.watch = PeerWatch(
             parts, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag
@@ -156,6 +160,7 @@ class NodeRunner:
             self.watch, self.events.tell, settings.replication.lag_patience_ms
         )
         self._proposals = Proposals(ports.ids)
+        self.relayed = RelayedWrites(self.outbox, self.levels.at_least)
         self.answers = ClientAnswers(
             ports.transport,
             self.clock,
@@ -164,6 +169,7 @@ class NodeRunner:
             self.writes,
             self.meters,
             self.failovers,
+            self.relayed,
         )
         self.reader = Reader(
             self.me, ports.tables, ports.ids, self.clock, self.answers, self.watch, settings
@@ -195,6 +201,7 @@ class NodeRunner:
             heard_leader=self.watch.heard_leader,
             # Made later, since it looks at the catalog, whose controller opens channels.
             stage_refusal=lambda *of: self.batches.staged.stage_refusal(*of),  # noqa: PLW0108
+            repair_payloads=self._payload_repairs().execute,
         )
         self.registry = ChannelRegistry(parts, self.channels)
         self.controller = controller = CatalogController(
@@ -206,7 +213,6 @@ class NodeRunner:
             self._proposals,
             self.answers,
         )
-        self.metadata_channel = controller.metadata_channel
         self.repairs = HoleRepairs(
             ports.log,
             self.outbox,
@@ -230,6 +236,20 @@ class NodeRunner:
         self._make_retention()
         self._make_healing()
         self._connect(notices)
+
+    def _payload_repairs(self) -> PayloadRepairs:
+        """The part that asks for missing payloads, and gives them."""
+        return PayloadRepairs(
+            self.ports.log,
+            self.outbox,
+            told_level=self.levels.at_least,
+            is_up=self.watch.is_up,
+            reported=self.watch.reports.logs_of,
+            # Made later, since it looks at the catalog, whose controller opens channels.
+            publish=lambda node, write: self.requests.on_publish(
+                self.relayed.handle_of(node), write, self.clock.now_ms
+            ),
+        )
 
     def _make_retention(self) -> None:
         """The parts that trim the logs of channels, and that have rows expire."""

@@ -101,6 +101,8 @@ HELP: Final = {
     "raftstore_dedupe_sessions": "Producer sessions whose repeated writes are recognised.",
     "raftstore_dedupe_outcomes": "Records by which repeated writes are recognised.",
     "raftstore_dedupe_hits": "Writes recognised as repeated, since the start.",
+    "raftstore_payloads_repaired": "Payloads that were missing here and that other replicas gave, "
+    "since the start.",
     "raftstore_catchup_sessions": "Replicas here that are catching up.",
     "raftstore_catchup_rows_left": "Rows that their logs lack, as far as is known.",
     "raftstore_catchup_rows_per_second": "Rows a second by which they came forward just now.",

@@ -33,6 +33,9 @@ REFILL_LEVEL: Final = LEVEL_OF_TAG[Tag.RefillRequest]
 SNAPSHOT_LEVEL: Final = LEVEL_OF_TAG[Tag.AskReplicaSnapshot]
 """Nodes below it neither give replica snapshots nor take any."""
 
+PAYLOAD_LEVEL: Final = LEVEL_OF_TAG[Tag.PayloadRequest]
+"""Nodes below it are asked for no payload, and ask for none."""
+
 TABLE_SETTINGS_LEVEL: Final = 5
 """Nodes below it do not know that a table may have settings of its own."""
 

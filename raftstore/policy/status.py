@@ -128,6 +128,19 @@ class SeenChannel(TypedDict):
     """None: it is steady, or leads, or knows no leader."""
     flapping: bool
     """It left steady state five times within ten minutes."""
+    gaps: list[GapStatus]
+    """What is missing in front of ``end_seq`` and is asked for."""
+    end_seq: int
+    """The last seq that is held as a whole record, in the log or in front of it."""
+
+
+class GapStatus(TypedDict):
+    """Seqs that a replica misses between what it holds (NATS-214)."""
+
+    from_seq: int
+    to_seq: int
+    age_ms: int
+    """How long the node knows of it."""
 
 
 class SizeStatus(TypedDict):
@@ -196,6 +209,8 @@ class ChannelFacts:
     floors: Sequence[FloorStatus] = ()
     catch_up: CatchUpStatus | None = None
     flapping: bool = False
+    gaps: Sequence[GapStatus] = ()
+    end_seq: Seq = Seq(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +290,8 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
         floors=list(channel.floors),
         catch_up=channel.catch_up,
         flapping=channel.flapping,
+        gaps=list(channel.gaps),
+        end_seq=channel.end_seq,
     )
 
 

@@ -29,6 +29,7 @@ from raftstore.protocol.framing import Body, encode_frame
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.node import HandshakeMessage, NodeMessage
 from raftstore.protocol.out_of_range import fields_of, out_of_range
+from raftstore.protocol.payload_repair import GapReport, PayloadResponse, RelayedWrite
 from raftstore.protocol.publish import PayloadRelay, PublishMessage, PubMsg
 from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage, SnapshotChunk
 from raftstore.protocol.replication import (
@@ -48,6 +49,7 @@ AnyMessage = (
     | ElectionMessage
     | HandshakeMessage
     | NodeMessage
+    | GapReport
     | ReplicaSnapshotMessage
     | BirthMessage
     | ClientRequest
@@ -194,6 +196,14 @@ def _payload_of_chunk(message: SnapshotChunk) -> int:
     return sum(len(key) + len(value) for key, value in message.pairs)
 
 
+def _payload_of_response(message: PayloadResponse) -> int:
+    return sum(len(found.payload) for found in message.payloads)
+
+
+def _payload_of_relayed(message: RelayedWrite) -> int:
+    return len(message.write.payload)
+
+
 _PAYLOADS: Final[dict[type[Message], Callable[[Any], int]]] = {
     PubMsg: _payload_of_pub_msg,
     PayloadRelay: _payload_of_relay,
@@ -201,4 +211,6 @@ _PAYLOADS: Final[dict[type[Message], Callable[[Any], int]]] = {
     MsgSync: _payload_of_sync,
     ReplicationBundle: _payload_of_bundle,
     SnapshotChunk: _payload_of_chunk,
+    PayloadResponse: _payload_of_response,
+    RelayedWrite: _payload_of_relayed,
 }

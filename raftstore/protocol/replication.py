@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raftstore.protocol.message import ChannelMessage, Message
+from raftstore.protocol.payload_repair import RepairMessage
 from raftstore.protocol.publish import PayloadRelay
 from raftstore.protocol.records import Record, RecordMeta
 from raftstore.protocol.tags import tag_of
@@ -162,4 +163,5 @@ ReplicationMessage = (
     | FreshRequest
     | FreshReply
     | PayloadRelay
+    | RepairMessage
 )

@@ -6,8 +6,8 @@ another kind: the line of a removed class stays here, and its name goes into ``R
 older node may still send it.
 
 1 to 9 is publishing, 10 to 29 replication and micro-batches between nodes, 30 to 49 elections,
-50 to 59 nodes, 60 to 69 founding, 70 to 79 replica snapshots; from 100 on follow what clients ask
-and the answers.
+50 to 59 nodes, 60 to 69 founding, 70 to 79 replica snapshots, 80 to 89 missing payloads; from 100
+on follow what clients ask and the answers.
 """
 
 from __future__ import annotations
@@ -71,6 +71,13 @@ class Tag(IntEnum):
     SnapshotChunk = 73
     AskBase = 74
     BaseOffer = 75
+    PayloadRequest = 80
+    PayloadResponse = 81
+    WriteOffer = 82
+    WriteRequest = 83
+    RelayedWrite = 84
+    RelayedAck = 85
+    GapReport = 86
     Get = 100
     GetAnswer = 101
     Scan = 102
@@ -133,6 +140,13 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.AskBase: 4,
     Tag.BaseOffer: 4,
     Tag.CannotComplete: 5,
+    Tag.PayloadRequest: 5,
+    Tag.PayloadResponse: 5,
+    Tag.WriteOffer: 5,
+    Tag.WriteRequest: 5,
+    Tag.RelayedWrite: 5,
+    Tag.RelayedAck: 5,
+    Tag.GapReport: 5,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it told this level on the

@@ -1,4 +1,4 @@
-"""``raftstore channel verify|info`` without a cluster."""
+"""``raftstore channel verify|info|gaps`` without a cluster."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class FakeClient:
 
     def __init__(self, **told: Told) -> None:
         self._told = told
+        self.role = "leader"
+        """Of n1."""
         self.looks: list[str] = []
 
     def __enter__(self) -> Self:
@@ -52,7 +54,7 @@ class FakeClient:
     def cluster_status(self) -> Any:
         """n1 led once and leads no more, n2 leads, n3 is silent, and other nodes have nothing."""
         nodes = [
-            node("n1", own("leader", 3, lag=None)),
+            node("n1", own(self.role, 3, lag=None)),
             node("n2", own("leader", 4), {**own("follower", 9), "partition": 1}),
             SimpleNamespace(name="n3", status=None, error="connection refused"),
             node("n4"),
@@ -65,7 +67,13 @@ def own(role: str, term: int, lag: int | None = 0) -> dict[str, Any]:
     return {
         "table": "orders", "partition": 0, "role": role, "term": term, "mode": "steady",
         "reason": "", "applied_seq": 7, "commit_seq": 7, "last_seq": 8, "lag": lag,
+        "base_seq": 4, "end_seq": 12, "gaps": [gap(9, 9, 120)] if role == "follower" else [],
     }  # fmt: skip
+
+
+def gap(first: int, last: int, age_ms: int) -> dict[str, int]:
+    """Seqs that a replica misses."""
+    return {"from_seq": first, "to_seq": last, "age_ms": age_ms}
 
 
 def node(name: str, *channels: dict[str, Any]) -> SimpleNamespace:
@@ -238,3 +246,30 @@ def test_info_is_shown_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(n1=[], n2=[])
     result = run(monkeypatch, client, "channel", "info", "orders/0", "--watch", "-o", "json")
     assert result.stdout.count('"channel": "orders/0"') == 2
+
+
+def test_gaps_of_every_replica_are_listed_with_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NATS-214: by each node's own word; who was not asked is told with why."""
+    client = FakeClient(n1=[], n2=[], n3=[])
+    client.role = "follower"
+    result = run(monkeypatch, client, "channel", "gaps", "orders/0", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert (shown["channel"], shown["id"]) == ("orders/0", "01" * 18)
+    assert shown["replicas"] == [
+        {"node": "n1", "first_seq": 5, "end_seq": 12, "gaps": [gap(9, 9, 120)], "note": ""},
+        {"node": "n2", "first_seq": 5, "end_seq": 12, "gaps": [], "note": ""},
+        {
+            "node": "n3", "first_seq": None, "end_seq": None, "gaps": None,
+            "note": "connection refused",
+        },
+    ]  # fmt: skip
+    result = run(monkeypatch, client, "channel", "gaps", "orders/0")
+    assert ["n1", "9", "9", "120"] in [line.split() for line in result.stdout.splitlines()]
+    assert "n3 was not asked: connection refused" in result.stderr
+
+
+def test_no_gaps_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on stdout means nothing is missing, and stderr says so."""
+    result = run(monkeypatch, FakeClient(n1=[], n2=[]), "channel", "gaps", "orders/0")
+    assert result.stdout == ""
+    assert "no replica of orders/0 misses anything" in result.stderr

@@ -33,7 +33,7 @@ from raftstore.core.events import (
     TimerFired,
 )
 from raftstore.core.replica import Replica
-from raftstore.engine.channel.runner import ChannelNotices
+from raftstore.engine.channel.channel_parts import ChannelNotices
 from raftstore.ports.log import Base
 from raftstore.protocol.publish import PubAck
 from raftstore.protocol.reads import Bounds

@@ -32,6 +32,7 @@ from tests.mutations.rules.level import LEVEL_RULES
 from tests.mutations.rules.log_matching import LOG_MATCHING_RULES
 from tests.mutations.rules.machine import MACHINE_RULES
 from tests.mutations.rules.outcome import OUTCOME_RULES
+from tests.mutations.rules.payload import PAYLOAD_RULES
 from tests.mutations.rules.piece import PIECE_RULES
 from tests.mutations.rules.positions import POSITIONS_RULES
 from tests.mutations.rules.reading import READING_RULES
@@ -89,6 +90,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *READING_RULES,
             *TRANSPORT_RULES,
             *REPLICA_SNAPSHOT_RULES,
+            *PAYLOAD_RULES,
             *TRIMMING_RULES,
             *HEALING_RULES,
             *CLUSTER_RULES,

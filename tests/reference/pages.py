@@ -204,6 +204,7 @@ MESSAGE_TITLES = {
     "replication": "Replication of a channel",
     "election": "Elections",
     "replica_snapshots": "Replica snapshots",
+    "payload_repair": "Missing payloads",
     "node": "Between nodes",
     "bootstrap": "Founding a cluster",
     "reads": "Reads",

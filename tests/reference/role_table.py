@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
-from raftstore.core.effects import Effect, Send
+from raftstore.core.effects import Effect, Send, SendIfKnown
 from raftstore.core.events import (
     Applied,
     FreshnessRequested,
@@ -14,7 +14,18 @@ from raftstore.core.events import (
     ReadRequested,
     Received,
 )
-from raftstore.protocol.publish import PayloadRelay, PubMsg
+from raftstore.protocol.payload_repair import (
+    FoundPayload,
+    OfferedWrite,
+    PayloadRequest,
+    PayloadResponse,
+    RelayedAck,
+    RelayedWrite,
+    WantedPayload,
+    WriteOffer,
+    WriteRequest,
+)
+from raftstore.protocol.publish import PayloadRelay, PubAck, PubMsg
 from raftstore.protocol.replication import (
     CannotComplete,
     CaughtUp,
@@ -30,7 +41,7 @@ from raftstore.protocol.replication import (
     StoreReject,
     StoreRequest,
 )
-from raftstore.types import History, LineageEntry, Seq, Term
+from raftstore.types import History, LineageEntry, Role, Seq, Term
 from tests.core_bench import (
     CHANNEL,
     N1,
@@ -40,6 +51,7 @@ from tests.core_bench import (
     guid,
     make_replica,
     meta_of,
+    pub_msg,
     record,
     term_start,
 )
@@ -114,7 +126,7 @@ STATES: Final[Mapping[str, Callable[[], Bench]]] = {
 
 def _last_number(bench: Bench, kind: type[Any], field: str) -> int:
     """The number of the last question of a kind, for an answer that fits; 1 if there was none."""
-    asked = [e.message for e in bench.all_effects if isinstance(e, Send)]
+    asked = [e.message for e in bench.all_effects if isinstance(e, Send | SendIfKnown)]
     return next((getattr(m, field) for m in reversed(asked) if isinstance(m, kind)), 1)
 
 
@@ -122,6 +134,45 @@ def _fresh_reply(bench: Bench, term: Term) -> FreshReply:
     """The answer to a FreshRequest of this replica, which it sends first if it may."""
     bench.do(FreshnessRequested(bench.now_ms + 1_000))
     return FreshReply(CHANNEL, term, _last_number(bench, FreshRequest, "round_id"), Seq(3))
+
+
+_WRITE: Final = pub_msg(40, term=TERM)
+_OFFERED: Final = OfferedWrite(_WRITE.guid, _WRITE.digest, len(_WRITE.payload), 0)
+
+
+def _payload_response(bench: Bench, term: Term) -> PayloadResponse:
+    """The answer to a PayloadRequest of this replica, which it sends first if it may."""
+    bench.sources = (N2,)
+    missing = record(6, term=2)
+    bench.store_request(NEXT, missing, prev_term=TERM, term=TERM)
+    bench.wait(100)
+    number = _last_number(bench, PayloadRequest, "request_id")
+    found = FoundPayload(missing.guid, missing.digest, missing.payload)
+    return PayloadResponse(CHANNEL, term, number, (found,))
+
+
+def _write_request(bench: Bench, term: Term) -> WriteRequest:
+    """The question for a write that this replica holds, if it holds any."""
+    write = pub_msg(40, leader=N2, term=TERM)
+    bench.publish(40, leader=N2, term=TERM)
+    return WriteRequest(
+        CHANNEL, term, (OfferedWrite(write.guid, write.digest, len(write.payload), 0),)
+    )
+
+
+def _relayed_write(bench: Bench, term: Term) -> RelayedWrite:
+    """A write that this replica asked for, if it may lead."""
+    if bench.replica.role is Role.LEADER:
+        bench.receive(WriteOffer(CHANNEL, TERM, (_OFFERED,)))
+    return RelayedWrite(CHANNEL, term, _WRITE)
+
+
+def _relayed_ack(bench: Bench, term: Term) -> RelayedAck:
+    """The outcome of a write that this replica relayed, if it did."""
+    if bench.replica.role is not Role.LEADER:
+        bench.receive(_write_request(bench, TERM))
+    ack = PubAck(CHANNEL, TERM, _WRITE.guid, Seq(6), Seq(6), TERM, "fsync", 2)
+    return RelayedAck(CHANNEL, term, ack)
 
 
 def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
@@ -147,6 +198,15 @@ def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
         FreshRequest: lambda: FreshRequest(CHANNEL, term, 1),
         FreshReply: lambda: _fresh_reply(bench, term),
         PayloadRelay: lambda: PayloadRelay(CHANNEL, term, guid(77), digest_of(b"x"), b"x"),
+        PayloadRequest: lambda: PayloadRequest(
+            CHANNEL, term, 1,
+            (WantedPayload(Seq(3), LOG[2].guid, LOG[2].digest, len(LOG[2].payload)),), 1_000_000,
+        ),
+        PayloadResponse: lambda: _payload_response(bench, term),
+        WriteOffer: lambda: WriteOffer(CHANNEL, term, (_OFFERED,)),
+        WriteRequest: lambda: _write_request(bench, term),
+        RelayedWrite: lambda: _relayed_write(bench, term),
+        RelayedAck: lambda: _relayed_ack(bench, term),
     }  # fmt: skip
     return made[kind]()
 
@@ -174,7 +234,7 @@ def cell(effects: list[Effect]) -> str:
     """The kinds of effects, in their order, each once."""
     names = [
         f"sends {type(effect.message).__name__}"
-        if isinstance(effect, Send)
+        if isinstance(effect, Send | SendIfKnown)
         else type(effect).__name__
         for effect in effects
     ]

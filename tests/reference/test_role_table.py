@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raftstore.core.effects import Append, Halt, ReadReady, Reply, Send, Truncate
+from raftstore.protocol.payload_repair import RelayedAck
 from raftstore.protocol.publish import PubAck
 from raftstore.protocol.replication import ReadIndexReply, StoreAck, StoreRequest
 from raftstore.types import Term
@@ -60,7 +61,8 @@ def test_state_does_only_what_it_may(state: str, kind: type[Any]) -> None:
     assert not sends(effects, StoreAck) or is_following, "S0.3, S3.4: who may count"
     assert not sends(effects, ReadIndexReply) or is_following, "S7.1: who may confirm"
     answers = [each for each in effects if isinstance(each, Reply | ReadReady)]
-    assert not answers or state in LEADERS
+    is_handed_on = kind is RelayedAck  # S4.4: this OK is the leader's own, said to a follower
+    assert not answers or (state in LEADERS) != is_handed_on
     halts = any(isinstance(each, Halt) for each in effects)
     assert not halts or state in LEADERS, "S13: only a second leader of the term is impossible"
 

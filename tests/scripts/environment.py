@@ -30,6 +30,7 @@ from raftstore.core.effects import (
     Halt,
     HandOverFailed,
     ModeChanged,
+    PayloadEffect,
     ReadReady,
     ReadRefused,
     ReplicaSnapshotNeeded,
@@ -292,5 +293,7 @@ def describe(me: NodeId, effect: Effect) -> list[str]:  # noqa: C901
             return [f"{name} hand-over failed: {reason}"]
         case StopServing():
             return [f"{name} stops serving"]
+        case PayloadEffect():
+            return []  # the nodes of scripts are of a level that knows no repairs
         case Halt(reason):
             return [f"{name} halts: {reason}"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from raftstore.config import NodeSettings
+from raftstore.core.effects import PayloadEffect
+from raftstore.core.events import Event
 from raftstore.core.pending import PayloadRoom
 from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.channel.catch_ups import CatchUps
@@ -83,3 +85,5 @@ class ChannelParts:
     """When the leader's node was last heard claiming this channel (None: never, or gone; S1.8)."""
     stage_refusal: Callable[[ChannelRunner, PubMsg], Refusal | None]
     """Refuses a chunk of a micro-batch that the leader cannot take now."""
+    repair_payloads: Callable[[ChannelRunner, PayloadEffect], Iterable[Event]]
+    """Executes what the core asks for when payloads are missing; the answers."""

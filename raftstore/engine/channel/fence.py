@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from raftstore.ports.election import Elector
+from raftstore.protocol.payload_repair import RelayedAck, WriteRequest
 from raftstore.protocol.publish import PayloadRelay
 from raftstore.protocol.replication import (
     CommitNotice,
@@ -18,7 +19,16 @@ from raftstore.protocol.replication import (
 from raftstore.types import NodeId
 
 FROM_LEADER: Final = frozenset(
-    {StoreRequest, CommitNotice, MsgSync, ReadIndexRequest, FreshReply, PayloadRelay}
+    {
+        StoreRequest,
+        CommitNotice,
+        MsgSync,
+        ReadIndexRequest,
+        FreshReply,
+        PayloadRelay,
+        WriteRequest,
+        RelayedAck,
+    }
 )
 """Kinds only the leader of their term sends: they prove who leads it."""
 

@@ -17,6 +17,7 @@ from raftstore.core.effects import (
     FreshnessProven,
     Halt,
     HandOverFailed,
+    PayloadEffect,
     ReadReady,
     ReadRefused,
     Rebase,
@@ -571,13 +572,14 @@ class ChannelRunner:
             case CatchUpNote():
                 parts.catch_ups.note(self.channel, self.name, effect)
             case ReplicaSnapshotNeeded(have, first):
-                parts.tell(
-                    "replica_snapshot_needed", channel=self.name, have_seq=have, first_seq=first
-                )
+                fields = {"channel": self.name, "have_seq": have, "first_seq": first}
+                parts.tell("replica_snapshot_needed", **fields)
                 for needs in parts.notices.snapshot_needed:
                     needs(self, self._now_ms)
             case StopServing(reason):
                 self.stopped_reason = reason
                 parts.tell("stop_serving", channel=self.name, reason=reason)
+            case PayloadEffect():
+                self._events.extend(parts.repair_payloads(self, effect))
             case Halt(reason):
                 parts.halt(f"channel {self.name}: {reason}")

@@ -16,8 +16,10 @@ from typing import Final, NamedTuple
 from raftstore.config import LagSettings
 from raftstore.core.batches import NOT_TOLD
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.peers.gap_reports import GapReports
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.peer_parts import PeerParts
+from raftstore.policy.payload_sources import ReportedLog
 from raftstore.protocol.node import ChannelPosition, LagReport
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term
 
@@ -67,6 +69,7 @@ class LagReports:
         self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
         """As they were told last."""
         self._committed: dict[ChannelId, Committed] = {}
+        self.gaps = GapReports(parts)
 
     # --- what is told -----------------------------------------------------------------------------
 
@@ -94,6 +97,7 @@ class LagReports:
             wall_ms, tuple(position for _, position in mine), self._counter, self._http
         )
         for node in to:
+            self.gaps.report(node, self._counter)
             if self._settings.enable:
                 self._parts.outbox.send_known(node, everything)
                 continue
@@ -113,6 +117,7 @@ class LagReports:
             # S7.3: a leader may stop knowing its position while nothing happens to its channel.
             if position is None or (position.is_leader and not runner.core.knows_position):
                 position = told[channel] = _position(runner)
+                self.gaps.look(runner)
             mine.append((runner, position))
         return mine
 
@@ -192,6 +197,7 @@ class LagReports:
         self.hints.pop(channel, None)
         self.positions.pop(channel, None)
         self._committed.pop(channel, None)
+        self.gaps.forget(channel)
 
     def forget_unless(self, exists: Callable[[ChannelId], bool]) -> None:
         """Tables were dropped, among them some whose channels live elsewhere."""
@@ -200,6 +206,19 @@ class LagReports:
             self.forget(channel)
 
     # --- what is known ----------------------------------------------------------------------------
+
+    def logs_of(self, channel: ChannelId) -> dict[NodeId, ReportedLog]:
+        """The logs of a channel as other nodes reported them."""
+        gaps = self.gaps.of(channel)
+        logs: dict[NodeId, ReportedLog] = {}
+        for node, position in self.positions.get(channel, NOBODY).items():
+            told = gaps.get(node)
+            logs[node] = (
+                ReportedLog(Seq(0), position.last_seq)
+                if told is None
+                else ReportedLog(told.first_seq, told.end_seq, told.gaps)
+            )
+        return logs
 
     def updated_ms_ago(self, node: NodeId, now_ms: int) -> int | None:
         """How long ago the node's last report arrived; None: none ever did."""

@@ -11,7 +11,7 @@ from raftstore.engine.clock import Clock
 from raftstore.engine.node_ports import NodeIdentity, Tell
 from raftstore.engine.peers.failover_watch import FailoverWatch
 from raftstore.ports.ids import IdSource
-from raftstore.types import ChannelId
+from raftstore.types import ChannelId, NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +30,5 @@ class PeerParts:
     """Whether the channel is hosted here or of a table of the catalog."""
     moved: Callable[[ChannelId], None]
     """Is told of every channel that another node says something else of."""
+    told_level: Callable[[int], tuple[NodeId, ...]] = lambda _: ()
+    """The other nodes that told at least this level."""

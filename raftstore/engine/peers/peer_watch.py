@@ -29,6 +29,7 @@ from raftstore.protocol.node import (
     LeadershipList,
     LeadershipRequest,
 )
+from raftstore.protocol.payload_repair import GapReport
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
 
 LIST_REQUEST_INTERVAL_MS: Final = 100
@@ -195,6 +196,8 @@ class PeerWatch:
             self.on_leadership_list(sender, message, now_ms)
         elif isinstance(message, LagReport):
             self.on_lag_report(sender, message, arrived_ms, now_ms)
+        elif isinstance(message, GapReport):
+            self.reports.gaps.on_report(sender, message)
         else:
             return False
         return True

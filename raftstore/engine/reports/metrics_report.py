@@ -156,6 +156,7 @@ _HELD: Final[dict[str, Callable[[ReplicaStatistics], int]]] = {
     "raftstore_waiting_publishers": lambda held: held.waiting_publishers,
     "raftstore_dedupe_sessions": lambda held: held.producer_sessions,
     "raftstore_dedupe_outcomes": lambda held: held.outcomes,
+    "raftstore_payloads_repaired_total": lambda held: held.payloads_repaired,
     _REPEATED: lambda held: held.repeated_writes,
 }
 """What is summed over all channels, and where each tells it."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.peers.gap_reports import gaps_of
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
 from raftstore.policy.status import (
     CatchUpStatus,
     ChannelFacts,
     FloorStatus,
+    GapStatus,
     NodeFacts,
     ReplicaFacts,
     StatusFacts,
@@ -120,6 +122,11 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
             )
             for floor in node.retention.floors_of(runner, now_ms)
         ],
+        gaps=[
+            GapStatus(from_seq=gap.from_seq, to_seq=gap.to_seq, age_ms=gap.age_ms)
+            for gap in node.watch.reports.gaps.seen(runner)
+        ],
+        end_seq=gaps_of(runner).end_seq,
     )
 
 

@@ -211,8 +211,8 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
         "S5.4-fetch",
         "A payload that got lost is waited for without end.",
         Edit(
-            "Follower.on_timer",
-            'self._leave_steady("missing_pubmsg", wait[0])',
+            "Follower.on_payload_source",
+            'self._leave_steady("missing_pubmsg", seq)',
             "self._payload_wait = None",
         ),
         directed(LOG + "missing_payload_is_fetched_after_a_moment"),

@@ -12,6 +12,7 @@ from raftstore.core.events import Persisted, PublishReceived, RoleChanged
 from raftstore.errors import DecodeError
 from raftstore.protocol.codec import decode, encode
 from raftstore.protocol.message import Message
+from raftstore.protocol.payload_repair import WriteOffer
 from raftstore.protocol.publish import PayloadRelay, PubMsg
 from raftstore.protocol.records import Record, RecordMeta
 from raftstore.protocol.replication import (
@@ -172,9 +173,10 @@ def test_each_missing_payload_has_the_whole_wait() -> None:
 
 
 def test_orphan_payload_is_dropped_without_a_word() -> None:
-    """S5.3: no error, no truncation, no step-down."""
+    """S5.3: no error, no truncation, no step-down; the leader heard of it before (S5.6)."""
     bench = steady()
     bench.hold(record(3))
+    assert len(bench.sent(WriteOffer, bench.wait(250))) == 1
     assert bench.wait(3_000) == []
     assert bench.replica.statistics().pending_payloads.messages == 0
     assert bench.replica.mode is FollowerMode.STEADY

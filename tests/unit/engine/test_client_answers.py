@@ -39,6 +39,7 @@ class Bench:
             self._part("writes", "settled"),
             self._meters(),
             self._part("failovers", "on_read", "on_write"),
+            self._part("relayed", "reply"),
         )
 
     def _part(self, name: str, *methods: str) -> Any:
@@ -112,3 +113,13 @@ def test_answer_to_the_node_itself_is_of_its_proposals() -> None:
     bench, message = Bench(), acked()
     bench.answers.reply(CLIENT_HANDLE_SELF, message)
     assert bench.calls == [("proposals.on_answer", message, NOW)]
+
+
+def test_answer_to_a_relayed_write_goes_back_to_the_node_that_relayed_it() -> None:
+    """NATS-065: it has no connection of a client, and its room is given back."""
+    bench, message = Bench(), acked()
+    bench.answers.reply(CLIENT_HANDLE_SELF - 1, message)
+    assert bench.calls == [
+        ("writes.settled", CLIENT_HANDLE_SELF - 1, message),
+        ("relayed.reply", CLIENT_HANDLE_SELF - 1, message),
+    ]

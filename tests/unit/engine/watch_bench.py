@@ -12,6 +12,7 @@ from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.policy.leadership import LeadershipDigest
+from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import ChannelPosition, Heartbeat, LagReport
 from raftstore.types import (
@@ -51,7 +52,10 @@ class Channel:
             config=lambda: ChannelConfig((members,)),
             chain_hash_at_commit=lambda: (Seq(0), b""),
             tell_batches=lambda _: 0,
+            gaps=lambda: (Seq(last_seq), ()),
+            base=EMPTY_BASE,
         )
+        self.hole = None
         self.parts = SimpleNamespace(tables=SimpleNamespace(applied_seq=lambda _: Seq(0)))
         self.due_ms: int | None = None
         self.stands: list[tuple[int, int]] = []

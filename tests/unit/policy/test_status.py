@@ -9,6 +9,7 @@ from raftstore.policy.status import (
     CatchUpStatus,
     ChannelFacts,
     FloorStatus,
+    GapStatus,
     NodeFacts,
     ReplicaFacts,
     StatusFacts,
@@ -18,6 +19,7 @@ from raftstore.types import NodeId, Role, Seq, Term, channel_id
 
 N1, N2 = NodeId("n1@01"), NodeId("n2@02")
 FLOOR = FloorStatus(name="slow_replica", owner="n2", seq=4, bytes_max=1_000, is_given_up=False)
+GAP = GapStatus(from_seq=12, to_seq=13, age_ms=250)
 CHANNEL = ChannelFacts(
     channel=channel_id(b"t" * 16, 1),
     table="orders",
@@ -35,6 +37,8 @@ CHANNEL = ChannelFacts(
     base_seq=Seq(4),
     log_bytes=77,
     floors=(FLOOR,),
+    gaps=(GAP,),
+    end_seq=Seq(14),
 )
 NOTHING_LEFT = {
     "channels": 0, "waiting": 0, "rows_left": 0, "bytes_left": 0, "bytes_taken": 0,
@@ -126,6 +130,8 @@ def test_status_has_the_documented_shape() -> None:
         "floors": [FLOOR],
         "catch_up": None,
         "flapping": False,
+        "gaps": [GAP],
+        "end_seq": 14,
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from raftstore.engine.peers.lag_reports import (
     LagReports,
     LeaderHint,
 )
+from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.node import ChannelPosition, LagReport
 from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id
 
@@ -44,10 +45,11 @@ class Bench:
             term=Term(3),
             core=self,
             parts=SimpleNamespace(tables=self),
+            hole=None,
             on_leader_position=lambda *of: self.calls.append(("leader", *of)),
             on_peer_hash=lambda *of, batches: self.calls.append(("hash", *of, batches)),
         )
-        self.term, self.last_seq = Term(3), Seq(9)
+        self.term, self.last_seq, self.base = Term(3), Seq(9), EMPTY_BASE
         parts: Any = SimpleNamespace(
             identity=SimpleNamespace(me=ME, http=HTTP),
             clock=SimpleNamespace(wall_ms=lambda: 77),
@@ -69,6 +71,11 @@ class Bench:
     def knows_position(self) -> bool:
         """Whether a leader knows how far its term is."""
         return self.knows
+
+    @staticmethod
+    def gaps() -> tuple[Seq, tuple[tuple[Seq, Seq], ...]]:
+        """The end of what is held, and what is missing in front of it."""
+        return Seq(5), ()
 
     def chain_hash_at_commit(self) -> tuple[Seq, bytes]:
         """How far the channel is committed."""

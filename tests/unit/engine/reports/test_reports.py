@@ -92,6 +92,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
     replicas, floors = told.pop("replicas"), told.pop("floors")
     assert [(each["name"], each["is_given_up"]) for each in floors] == [("slow_replica", False)] * 2
     assert told.pop("log_bytes") > 0
+    assert (told.pop("gaps"), told.pop("end_seq")) == ([], core.last_seq)
     assert told == {
         "channel": channel.hex(),
         "table": "t",

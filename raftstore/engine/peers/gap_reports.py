@@ -1,0 +1,105 @@
+"""Gaps in replicas: missing here between what is held, and as other nodes reported theirs.
+
+A log has no gaps (S2.1) unless damage made a hole in it (S0.3). What a follower holds in front of
+its log may have some: metadata whose payload did not come, or seqs of which it was told nothing.
+Reports go to nodes that know them, with the lag reports and only while there is something to tell
+(NATS-207).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.peers.peer_parts import PeerParts
+from raftstore.policy.levels import PAYLOAD_LEVEL
+from raftstore.protocol.payload_repair import GAPS_MAX, ChannelGaps, GapReport
+from raftstore.types import ChannelId, NodeId, Seq
+
+NO_GAPS: Final[Mapping[NodeId, ChannelGaps]] = {}
+
+
+class SeenGap(NamedTuple):
+    """Seqs that a replica here misses."""
+
+    from_seq: Seq
+    to_seq: Seq
+    age_ms: int
+    """How long it is known of."""
+
+
+class GapReports:
+    """Of one node."""
+
+    def __init__(self, parts: PeerParts) -> None:
+        self._parts = parts
+        self._mine: dict[ChannelId, ChannelGaps] = {}
+        self._since_ms: dict[ChannelId, dict[Seq, int]] = {}
+        """When the gap that ends there was first seen."""
+        self._is_told: dict[NodeId, bool] = {}
+        """Nodes that were told of any gap when they were told last."""
+        self._others: dict[ChannelId, dict[NodeId, ChannelGaps]] = {}
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def look(self, runner: ChannelRunner) -> None:
+        """Something happened to this channel."""
+        found = gaps_of(runner)
+        if found.gaps:
+            before = self._since_ms.get(runner.channel, {})
+            now_ms = self._parts.clock.now_ms
+            self._since_ms[runner.channel] = {
+                last: before.get(last, now_ms) for _, last in found.gaps
+            }
+            self._mine[runner.channel] = found
+        elif self._mine.pop(runner.channel, None) is not None:
+            del self._since_ms[runner.channel]
+
+    def report(self, node: NodeId, counter: int) -> None:
+        """Tell a node of all gaps here, and once when there are none any more."""
+        if not self._mine and not self._is_told.get(node):
+            return
+        if node in self._parts.told_level(PAYLOAD_LEVEL):
+            self._is_told[node] = bool(self._mine)
+            self._parts.outbox.send_known(node, GapReport(counter, tuple(self._mine.values())))
+
+    def seen(self, runner: ChannelRunner) -> list[SeenGap]:
+        """The gaps of a replica here, as they are now."""
+        since_ms = self._since_ms.get(runner.channel, {})
+        now_ms = self._parts.clock.now_ms
+        return [
+            SeenGap(first, last, now_ms - since_ms.get(last, now_ms))
+            for first, last in gaps_of(runner).gaps
+        ]
+
+    # --- what is heard ----------------------------------------------------------------------------
+
+    def on_report(self, sender: NodeId, message: GapReport) -> None:
+        """All gaps of a node."""
+        for told in self._others.values():
+            told.pop(sender, None)
+        self._others = {channel: told for channel, told in self._others.items() if told}
+        for found in message.channels:
+            if self._parts.exists(found.channel):  # S0.8: a report makes no channel known
+                self._others.setdefault(found.channel, {})[sender] = found
+
+    def of(self, channel: ChannelId) -> Mapping[NodeId, ChannelGaps]:
+        """Gaps that other nodes reported of their replicas of a channel."""
+        return self._others.get(channel, NO_GAPS)
+
+    def forget(self, channel: ChannelId) -> None:
+        """The table of the channel was dropped."""
+        self._mine.pop(channel, None)
+        self._since_ms.pop(channel, None)
+        self._others.pop(channel, None)
+
+
+def gaps_of(runner: ChannelRunner) -> ChannelGaps:
+    """The gaps of a replica here, and where what it holds begins and ends."""
+    end_seq, gaps = runner.core.gaps()
+    if runner.hole is not None:  # S0.3: the log itself lost records
+        gaps = ((runner.hole.from_seq, runner.hole.to_seq), *gaps)
+        end_seq = max(end_seq, runner.hole.to_seq)
+    first_seq = Seq(runner.core.base.seq + 1)
+    return ChannelGaps(runner.channel, first_seq, end_seq, gaps[:GAPS_MAX])
