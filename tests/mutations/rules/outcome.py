@@ -201,7 +201,7 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
         "S5.3-next-orphan",
         "When one payload is gone the others are expired no more.",
         Edit(
-            "PendingPayloads._remove",
+            "PendingPayloads._arm",
             "next(iter(self._held.values())).drop_at_ms if self._held else None",
             "None",
         ),
