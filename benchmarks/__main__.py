@@ -29,6 +29,7 @@ from benchmarks import (
     latency,
     puts,
     reads,
+    retention,
     slow_replica,
     spark_read,
     spark_write,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "reads": reads.run,
     "http_gets": http_gets.run,
     "views": views.run,
+    "retention": retention.run,
     "checker": checker.run,
 }
 WITH_ROWS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -44,10 +44,11 @@ TURN_PAUSE_MS: Final = 5
 """Between two such turns."""
 CHANNELS_PER_LOOK: Final = 512
 """Channels that one look goes through."""
-DROPPED_BYTES_MIN: Final = 8 * MIB
-DROPPED_SHARE: Final = 3
-"""Records of dropped channels have other channels trimmed, which segments are shared with, when
-they are so many bytes and one part in so many of the log."""
+DROPPED_BYTES_MIN: Final = 1 * MIB
+FREED_BYTES_MIN: Final = 8 * MIB
+FREED_SHARE: Final = 2
+"""So many bytes of records of dropped channels have the others trimmed, which share their segments,
+if so many bytes of the log are nobody's then, and at least one for so many that others lose."""
 BASES_IN_LOG_MIN: Final = 4
 """A log is allowed to be so many times as long as the bases of all channels."""
 TRIMMED: Final = "log_trimmed"
@@ -293,10 +294,11 @@ class Trimmer:
         """The newest segment that should go, if ``oldest`` is the first that is needed."""
         log, goal = self._log, None
         dropped = log.dropped()
-        share = log.size_bytes() // DROPPED_SHARE
-        if dropped.segment >= oldest and dropped.size_bytes >= max(DROPPED_BYTES_MIN, share):
-            goal = dropped.segment
-            log.leave_segment(goal)
+        if dropped.segment >= oldest and dropped.size_bytes >= DROPPED_BYTES_MIN:
+            kept = sum(map(self.kept_bytes, self._channels.values())) + self._bases_bytes()
+            if log.size_bytes() - kept >= max(FREED_BYTES_MIN, kept // FREED_SHARE):
+                goal = dropped.segment
+                log.leave_segment(goal)
         if self._is_too_long():
             goal = max(goal or 0, oldest, self._to_be_freed())
         return goal
@@ -307,10 +309,12 @@ class Trimmer:
     def _bytes_wanted(self) -> int:
         """Bytes that the log may have: so many more than its bases that to write these anew for
         each old segment costs less than it frees."""
-        bases = sum(len(runner.core.base.folds) for runner in self._channels.values())
         # GAP-13: on a disk that is nearly full as little as there can be, which is one segment.
         least = self._segment_bytes if self._is_space_low() else self._settings.log_bytes
-        return max(least, BASES_IN_LOG_MIN * bases)
+        return max(least, BASES_IN_LOG_MIN * self._bases_bytes())
+
+    def _bases_bytes(self) -> int:
+        return sum(len(runner.core.base.folds) for runner in self._channels.values())
 
     def _to_be_freed(self) -> int:
         """The newest segment that has to go for the log to be half of what it may be."""

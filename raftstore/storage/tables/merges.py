@@ -46,11 +46,11 @@ from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.worker import Worker
 from raftstore.types import CHANNEL_ID_BYTES
 
-QUIET_FACTOR: Final = 2
+QUIET_FACTOR: Final = 1.5
 """A table that is not written to is merged when it takes more than so many times what it took after
 its last merge, and ``QUIET_SLACK_BYTES``."""
 QUIET_SLACK_BYTES: Final = 256 * KIB
-BUSY_FACTOR: Final = 4
+BUSY_FACTOR: Final = 4.0
 """The same of one that is written to, and the bytes of its memory table: what grows by new rows
 alone is then merged a few times while it becomes large, and not at each doubling."""
 GROWTH_BYTES_MAX: Final = 256 * MIB
@@ -65,7 +65,9 @@ SPLIT_BYTES: Final = 32
 """Bytes of keys by which a range is split."""
 
 
-def is_due(size: int, merged_bytes: int, removed_bytes: int, slack_bytes: int, factor: int) -> bool:
+def is_due(
+    size: int, merged_bytes: int, removed_bytes: int, slack_bytes: int, factor: float
+) -> bool:
     """Whether files of ``size`` bytes should be merged, that were ``merged_bytes`` after the last
     merge (0: there was none) and of which ``removed_bytes`` are removed rows."""
     if removed_bytes > slack_bytes and removed_bytes * REMOVED_SHARE > size:

@@ -80,6 +80,24 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         directed(MERGER + "pause_is_several_times_as_long_as_the_merge"),
     ),
     mutation(
+        "S6.4-barrier-reopened",
+        "A barrier of the table that a channel had before counts for the one that it has now.",
+        Edit("Trimmer.channel_closed", "self._barriers.pop(runner.channel, None)", ""),
+        directed(TRIMMER + "barrier_is_taken_once_for_what_it_made_durable"),
+    ),
+    mutation(
+        "retention-dropped",
+        "What a dropped table left in the newest segment stays until others fill it.",
+        Edit("Trimmer._goal", "log.leave_segment(goal)", ""),
+        directed(TRIMMER + "segments_of_dropped_channels_are_given_back_although_the_log_is_short"),
+    ),
+    mutation(
+        "retention-dropped-history",
+        "The end of a small table costs all others the history of their changes.",
+        Edit("Trimmer._goal", "max(FREED_BYTES_MIN, kept // FREED_SHARE)", "FREED_BYTES_MIN"),
+        directed(TRIMMER + "dropped_records_are_not_worth_much_history_of_others"),
+    ),
+    mutation(
         "retention-merge-behind",
         "Tables are merged while they are behind.",
         Edit(

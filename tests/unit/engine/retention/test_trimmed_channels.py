@@ -6,10 +6,21 @@ from typing import Any
 
 import pytest
 
+from raftstore.config import MIB
 from raftstore.engine.deadlines import NEVER_MS
+from raftstore.ports.log import DroppedRecords
 from raftstore.protocol.table_settings import TableSettings
 from raftstore.types import ChannelConfig
-from tests.unit.engine.retention_bench import CHANNEL, OTHER, B, Bench, C, begun, wanted
+from tests.unit.engine.retention_bench import (
+    CHANNEL,
+    OTHER,
+    RECORD_BYTES,
+    B,
+    Bench,
+    C,
+    begun,
+    wanted,
+)
 
 
 def test_nothing_is_looked_at_unless_logs_are_trimmed_at_all() -> None:
@@ -265,6 +276,91 @@ def test_log_is_too_long_above_its_bound() -> None:
     """At the bound it is as long as it may be."""
     assert wanted(too_long(log_bytes=1_600)) is None
     assert wanted(too_long(log_bytes=1_599)) == 8
+
+
+def with_dropped(size_bytes: int = 9 * MIB, kept: int = 0, dropped: int = 2 * MIB) -> Bench:
+    """A dropped channel left records up to segment 9; another one keeps segment 7."""
+    bench = Bench(log_bytes=1 << 30, channel_bytes=1 << 30, channel_records=1 << 30)
+    bench.log.size = size_bytes
+    bench.grow(15 + kept // RECORD_BYTES)
+    bench.log.needs_from = {CHANNEL: 7, OTHER: 8}
+    bench.log.ends = {CHANNEL: {7: 8, 9: 10, 10: 12}}
+    bench.log.dropped_is = DroppedRecords(dropped, 9)
+    return bench
+
+
+def test_segments_of_dropped_channels_are_given_back_although_the_log_is_short() -> None:
+    """The channel that keeps the oldest is cut behind those segments, which take no more records;
+    then bases that alone are in the way are written anew."""
+    bench = with_dropped()
+    assert wanted(bench) == 10
+    assert bench.log.left == [9, 9]
+    bench.barrier(15)
+    bench.look()
+    assert bench.trims == [("orders/3", 10)]
+    bench.look()
+    assert bench.log.rebased == [(CHANNEL, bench.mine.core.base)]
+    bench.log.rebased.clear()
+    bench.log.oldest = 10
+    bench.look()
+    assert bench.log.begun == [10]
+    bench.log.dropped_is = DroppedRecords(0, 0)
+    bench.look()
+    assert not bench.log.rebased
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "kept", "dropped", "is_worth_it"),
+    [
+        (9 * MIB, 0, 1 * MIB, True),
+        (9 * MIB, 0, 1 * MIB - 1, False),
+        (7 * MIB, 0, 2 * MIB, False),
+        (30 * MIB, 19 * MIB, 2 * MIB, True),
+        (30 * MIB, 21 * MIB, 2 * MIB, False),
+    ],
+)
+def test_dropped_records_are_not_worth_much_history_of_others(
+    size_bytes: int, kept: int, dropped: int, is_worth_it: bool
+) -> None:
+    """At least eight megabytes are given back, and one for each two that others lose."""
+    bench = with_dropped(size_bytes, kept, dropped)
+    assert (wanted(bench) is not None) == is_worth_it
+
+
+def test_dropped_records_in_segments_that_wait_to_be_removed_cost_nobody_anything() -> None:
+    """The floor rises by a few segments at a time."""
+    bench = with_dropped()
+    bench.log.oldest = 10
+    bench.log.needs_from = {CHANNEL: 10, OTHER: 10}
+    assert wanted(bench) is None
+
+
+def test_barrier_is_taken_once_for_what_it_made_durable() -> None:
+    """S6.4: below the newest one no other is needed, until the channel is opened anew."""
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    bench.barrier(40)
+    bench.look()
+    assert bench.trims == [("orders/3", 30)]
+    bench.grow(51)
+    bench.look()
+    assert begun(bench) == [CHANNEL], "41 is wanted, 40 is durable"
+    bench = Bench()
+    bench.grow(40)
+    bench.look()
+    bench.barrier(41)
+    bench.look()
+    bench.grow(51)
+    bench.look()
+    assert not bench.barriers
+    while bench.retention.trimmer._work is not None:
+        bench.look()
+    assert bench.trims == [("orders/3", 30), ("orders/3", 41)]
+    bench.retention.channel_closed(bench.mine)
+    bench.grow(62)
+    bench.look()
+    assert begun(bench) == [CHANNEL]
 
 
 def test_gap_13_log_is_cut_as_far_as_it_can_be_while_the_disk_is_nearly_full() -> None:

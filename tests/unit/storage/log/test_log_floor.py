@@ -487,3 +487,52 @@ def test_s0_3_channel_with_a_hole_holds_the_floor_back(tmp_path: Path) -> None:
     assert log.open_channel(CHANNEL).hole is None
     assert log.floor_max() > 1
     log.close()
+
+
+def test_dropped_records_are_counted_until_their_segments_are_gone(tmp_path: Path) -> None:
+    """By the log that dropped the channel, and by the next start."""
+    log = create_log(tmp_path)
+    written(log)
+    assert log.dropped() == (0, 0)
+    size = log.extent(CHANNEL).bytes_between(Seq(0), Seq(60))
+    log.drop_channel(CHANNEL)
+    log.flush()
+    newest = segments(tmp_path)[-1]
+    assert log.dropped() == (size, newest)
+    log.close()
+    log = open_log(tmp_path)
+    assert log.dropped() == (size, newest)
+    log.leave_segment(newest)
+    trim(log, OTHER, 3)
+    assert log.floor_max() == newest + 1
+    while log.floor() < log.floor_max():
+        log.begin_floor(log.floor_max())
+    log.flush()
+    assert log.dropped() == (0, 0)
+    assert segments(tmp_path) == [newest + 1]
+    log.close()
+    log = open_log(tmp_path)
+    assert log.dropped() == (0, 0)
+    assert log.base(OTHER).seq == 3
+    log.close()
+
+
+def test_segment_is_left_once_and_only_if_it_is_the_newest_and_not_empty(tmp_path: Path) -> None:
+    """The next operation begins another one; nothing else changes."""
+    log = create_log(tmp_path)
+    log.leave_segment(1)
+    append(log, CHANNEL, 1)
+    log.leave_segment(2)
+    append(log, CHANNEL, 1)
+    log.flush()
+    assert segments(tmp_path) == [1], "nothing was in it, or it is not there yet"
+    log.leave_segment(1)
+    append(log, CHANNEL, 2)
+    log.leave_segment(1)
+    append(log, CHANNEL, 1)
+    log.flush()
+    assert segments(tmp_path) == [1, 2]
+    log.close()
+    log = open_log(tmp_path)
+    assert behind(log) == [1, 2, 3, 4, 5]
+    log.close()
