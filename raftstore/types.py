@@ -220,6 +220,8 @@ EVENT_TYPES: Final = (
     "truncate",
     "replica_snapshot_needed",
     "replica_snapshot_started",
+    "replica_snapshot_resumed",
+    "replica_snapshot_begun_anew",
     "replica_snapshot_finished",
     "replica_snapshot_failed",
     "replica_snapshot_chunk_damaged",

@@ -262,7 +262,7 @@ class NodeRunner:
                 watch=self.watch,
                 readers=self.batches.change_readers,
                 clock=self.clock,
-                levels=self.controller.levels,
+                node_levels=self.controller.levels,
                 settings=self._settings.retention,
                 segment_bytes=self._settings.storage.segment_bytes,
                 tell=self.events.tell,
@@ -322,7 +322,12 @@ class NodeRunner:
     def _connect(self, notices: ChannelNotices) -> None:
         """Say what is told of channels to whom, in this order."""
         watch, reader, batches = self.watch, self.reader, self.batches
-        notices.opened = (watch.channel_opened, self.repairs.opened, self.healing.opened)
+        notices.opened = (
+            watch.channel_opened,
+            self.repairs.opened,
+            self.healing.opened,
+            self.snapshots.on_opened,
+        )
         notices.snapshot_needed = (self.snapshots.on_needed,)
         notices.closed = (
             self.repairs.closed,
@@ -495,6 +500,7 @@ class NodeRunner:
         """A connection to a peer broke or was refused."""
         self._begin(now_ms)
         self.watch.on_lost(node, now_ms, refused=refused)
+        self.snapshots.on_peer_lost(node, now_ms)
         self._after()
 
     def on_client_message(self, client: int, message: Message, now_ms: int) -> None:

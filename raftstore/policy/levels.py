@@ -36,6 +36,10 @@ SNAPSHOT_LEVEL: Final = LEVEL_OF_TAG[Tag.AskReplicaSnapshot]
 PAYLOAD_LEVEL: Final = LEVEL_OF_TAG[Tag.PayloadRequest]
 """Nodes below it are asked for no payload, and ask for none."""
 
+SNAPSHOT_REST_LEVEL: Final = LEVEL_OF_TAG[Tag.AskSnapshotRest]
+"""Nodes from this level on give replica snapshots of channels that they do not lead, too, and the
+rest of one that another replica began to send."""
+
 TABLE_SETTINGS_LEVEL: Final = 5
 """Nodes below it do not know that a table may have settings of its own."""
 

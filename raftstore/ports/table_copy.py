@@ -23,6 +23,16 @@ class CopyPage(NamedTuple):
     more: bool
 
 
+class ResumePoint(NamedTuple):
+    """The first pairs of a table, in key order: another table with the same ones goes on there."""
+
+    after: bytes
+    """Key of the last of them."""
+    pairs: int
+    digest: bytes
+    """Over all of them, as ``CopyDigest`` takes it."""
+
+
 class CopyDigest:
     """Digest over all that a table consists of: rows, states, and its applied position.
 
@@ -60,19 +70,28 @@ def digest_of_pairs(pairs: Iterable[Pair]) -> bytes:
 class TableCopy(Protocol):
     """A table that is being built aside from another replica's (S6.4); nothing reads it yet.
 
-    Made on the node's thread; everything else is called on the thread of copies, one after the
-    other (``TableStore.start_copy_step``). Raises StorageError: then the copy is of no use and is
-    to be abandoned, and the channel's table is what it was.
+    What is written outlives the process, in part; ``verify`` and ``resume_point`` tell what of it
+    is there. Made on the node's thread; everything else is called on the thread of copies, one
+    after the other (``TableStore.start_copy_step``). Raises StorageError: then the copy is of no
+    use and is to be abandoned, and the channel's table is what it was.
     """
+
+    @property
+    def position(self) -> History:
+        """Of the table that is copied."""
 
     def write(self, pairs: list[Pair]) -> None:
         """Take in what comes next in key order."""
+
+    def resume_point(self) -> ResumePoint:
+        """How far what was read back goes; the next pair to be written is the one behind."""
 
     def finish(self) -> None:
         """All pairs are written: make them durable."""
 
     def verify(self, bytes_max: int) -> bool:
-        """Read on, about so many bytes; True when everything was read back."""
+        """Read on, about so many bytes; True when everything was read back. The next call begins
+        anew."""
 
     def found(self) -> tuple[bytes, int, History]:
         """Digest, pairs and applied position as they were read back."""

@@ -285,8 +285,14 @@ class TableStore(Protocol):
     def table_bytes(self, channel: ChannelId) -> int:
         """About how many bytes the channel's table takes."""
 
-    def begin_copy(self, channel: ChannelId) -> TableCopy:
-        """Begin a table for the channel aside from the one it has; it takes no file yet."""
+    def begin_copy(self, channel: ChannelId, position: History) -> TableCopy:
+        """Begin a table for the channel aside from the one it has; it takes no file yet.
+
+        ``position``: of the table that is copied.
+        """
+
+    def begun_copy(self, channel: ChannelId) -> TableCopy | None:
+        """Hand over the copy that an earlier life of the node began, once; None: there is none."""
 
     def start_copy_step(self, step: Callable[[], ReadDone]) -> None:
         """Call ``step`` behind the others before it on the thread of copies, to and from this node.

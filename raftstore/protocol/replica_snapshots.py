@@ -12,13 +12,30 @@ from raftstore.types import ChannelId, Count63, Digest, RequestId, Seq, Term
 
 
 class AskReplicaSnapshot(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Node -> leader: offer me a snapshot of your table above ``have_seq``, such that a log with a
+    """Node -> replica: offer me a snapshot of your table above ``have_seq``, such that a log with a
     base at ``base_seq`` has all that the snapshot still refers to."""
 
     channel: ChannelId
     request_id: RequestId
     have_seq: Seq
     base_seq: Seq
+
+
+class AskSnapshotRest(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Node -> replica: I have the first pairs of the table of this position, up to the key
+    ``after``; offer me the others, if yours has the same ones.
+
+    While that is being compared the answer is an offer without a snapshot and without a reason.
+    """
+
+    channel: ChannelId
+    request_id: RequestId
+    term: Term
+    seq: Seq
+    after: bytes
+    pairs: Count63
+    digest: bytes
+    """Over these pairs."""
 
 
 class ReplicaSnapshotOffer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -39,7 +56,7 @@ class ReplicaSnapshotOffer(Message, frozen=True, array_like=True, gc=False, tag=
 
 
 class AskSnapshotChunk(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Node -> leader: send me this chunk, counted from 0; the one before it was asked for."""
+    """Node -> replica: send me this chunk, counted from 0; the one before it was asked for."""
 
     channel: ChannelId
     snapshot_id: Count63
@@ -65,7 +82,7 @@ class SnapshotChunk(Message, frozen=True, array_like=True, gc=False, tag=tag_of)
 
 
 class AskBase(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Node -> leader: give me the base of your log; mine may begin at ``base_max`` at most."""
+    """Node -> replica: give me the base of your log; mine may begin at ``base_max`` at most."""
 
     channel: ChannelId
     request_id: RequestId
@@ -86,6 +103,7 @@ class BaseOffer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 ReplicaSnapshotMessage = (
     AskReplicaSnapshot
+    | AskSnapshotRest
     | ReplicaSnapshotOffer
     | AskSnapshotChunk
     | SnapshotChunk

@@ -71,6 +71,7 @@ class Tag(IntEnum):
     SnapshotChunk = 73
     AskBase = 74
     BaseOffer = 75
+    AskSnapshotRest = 76
     PayloadRequest = 80
     PayloadResponse = 81
     WriteOffer = 82
@@ -140,6 +141,7 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.AskBase: 4,
     Tag.BaseOffer: 4,
     Tag.CannotComplete: 5,
+    Tag.AskSnapshotRest: 5,
     Tag.PayloadRequest: 5,
     Tag.PayloadResponse: 5,
     Tag.WriteOffer: 5,

@@ -25,6 +25,12 @@ class StoredTables(Protocol):
     def copied_position(self, channel: ChannelId) -> History:
         """Up to where the table was copied from another replica; (0, 0): it was built here."""
 
+    def begun_channels(self) -> tuple[ChannelId, ...]:
+        """Channels that an earlier life of the node began to copy, in a stable order."""
+
+    def forget_copy(self, channel: ChannelId) -> None:
+        """Remove what an earlier life of the node copied of the channel."""
+
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget everything of a channel, so that it is applied again from the log's beginning."""
 
@@ -49,6 +55,9 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
     Returns what an operator should be told. Raises PromisesLostError.
     """
     notes = []
+    for channel in tables.begun_channels():
+        if log.is_dropped(channel):
+            tables.forget_copy(channel)
     for channel in tables.stored_channels():
         if log.is_dropped(channel):
             tables.reset_channel(channel)

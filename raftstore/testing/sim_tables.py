@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from raftstore.errors import CorruptRecordError
 from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row, StateMachine
 from raftstore.ports.scrub import TableStep
-from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair, TableCopy
+from raftstore.ports.table_copy import CopyPage, TableCopy
 from raftstore.ports.tables import (
     Answers,
     Barrier,
@@ -40,6 +40,7 @@ from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.keys import MARKER, encode_applied
 from raftstore.storage.tables.pieces import Change, index_of_row, rows_of_piece
 from raftstore.testing.sim_contents import SimContents
+from raftstore.testing.sim_copies import SimCopies, SimCopy, Staged
 from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
 
@@ -146,52 +147,6 @@ class SimSnapshot:
         assert id(self) in self._open_ones, "a closed snapshot was read"
 
 
-class SimCopy:
-    """ports.TableCopy: contents that are no table of any channel until they are complete."""
-
-    def __init__(
-        self,
-        channel: ChannelId,
-        switched: dict[ChannelId, SimContents],
-        reach: Callable[[str], bool],
-    ) -> None:
-        self._channel = channel
-        self._switched = switched
-        self._reach = reach
-        self._contents = SimContents()
-        self._digest = CopyDigest()
-
-    def write(self, pairs: list[Pair]) -> None:
-        """Take in what comes next in key order."""
-        if not self._reach("copy.before-write"):
-            self._contents.take(self._channel, pairs)
-
-    def finish(self) -> None:
-        """All pairs are written."""
-        self._reach("copy.before-sync")
-        self._reach("copy.after-sync")
-
-    def verify(self, bytes_max: int) -> bool:
-        """Read everything back."""
-        del bytes_max
-        self._digest.add(self._contents.pairs(self._channel, None))
-        return True
-
-    def found(self) -> tuple[bytes, int, History]:
-        """Digest, pairs and applied position as they were read back."""
-        return self._digest.digest(), self._digest.pairs, self._contents.applied
-
-    def complete(self) -> None:
-        """The switch: from now on this is the channel's table after a crash."""
-        if not self._reach("copy.before-switch"):
-            self._switched[self._channel] = self._contents
-            self._reach("copy.after-switch")
-
-    def abandon(self) -> None:
-        """Remove it."""
-        self._contents = SimContents()
-
-
 class _Undo(NamedTuple):
     """An atomic batch: what to put back to be without it."""
 
@@ -228,8 +183,7 @@ class SimTables:
         """Atomic batches so far."""
         self._reads: deque[Callable[[], ReadDone]] = deque()
         self._snapshots: dict[int, SimSnapshot] = {}
-        self._switched: dict[ChannelId, SimContents] = {}
-        """Copied tables that are complete: after a crash they are the channels' own."""
+        self._copies = SimCopies()
         self._copied: dict[ChannelId, History] = {}
         self.reach: Callable[[str], bool] = nobody_dies
         """Told the name of each failpoint passed; True when the node died there."""
@@ -389,9 +343,16 @@ class SimTables:
         """Bytes of keys and values of the channel's rows."""
         return sum(row.size for row in self._tables[channel].rows.values())
 
-    def begin_copy(self, channel: ChannelId) -> SimCopy:
+    def begin_copy(self, channel: ChannelId, position: History) -> SimCopy:
         """Begin a table for the channel aside from the one it has."""
-        return SimCopy(channel, self._switched, lambda name: self.reach(name))  # noqa: PLW0108
+        return SimCopy(channel, Staged(position), self._copies, self._pass)
+
+    def begun_copy(self, channel: ChannelId) -> SimCopy | None:
+        """Hand over the copy that an earlier life of the node began."""
+        return self._copies.begun(channel, self._pass)
+
+    def _pass(self, failpoint: str) -> bool:
+        return self.reach(failpoint)
 
     def start_copy_step(self, step: Callable[[], ReadDone]) -> None:
         """Queue the step until the simulator says so."""
@@ -401,7 +362,7 @@ class SimTables:
         """The copy, which is complete, is the channel's table from now on."""
         assert isinstance(copy, SimCopy)
         assert self.is_idle(channel), "records would get lost"
-        contents = self._switched.pop(channel, None)
+        contents = self._copies.switched.pop(channel, None)
         if contents is not None:  # else the process died at the switch
             self._switch(channel, contents)
 
@@ -414,7 +375,7 @@ class SimTables:
     def drop(self, channel: ChannelId) -> None:
         """Delete everything of a dropped table's channel."""
         self._tables.pop(channel, None)
-        self._switched.pop(channel, None)
+        self._copies.forget(channel)
         self._queue = deque(job for job in self._queue if job[0] != channel)
 
     def queued_bytes(self) -> int:
@@ -479,6 +440,7 @@ class SimTables:
         if keeps_all:
             self._end_process([])
             return
+        self._copies.lose_power()
         unwritten = list(islice(reversed(self._undo), rng.randint(0, len(self._undo))))
         chance = random.Random(len(unwritten))
         left = Counter(id(undo.table) for undo in unwritten)
@@ -505,9 +467,9 @@ class SimTables:
                 undo.table.put_state(key, value)
             undo.table.applied = undo.applied
         self._undo.clear()
-        for channel, contents in self._switched.items():
+        for channel, contents in self._copies.switched.items():
             self._switch(channel, contents)
-        self._switched.clear()
+        self._copies.switched.clear()
 
     # --- compared with the log at a start (``raftstore.storage.reconcile``) -----------------------
 
@@ -526,6 +488,14 @@ class SimTables:
     def copied_position(self, channel: ChannelId) -> History:
         """Up to where the table was copied from another replica; (0, 0): it was built here."""
         return self._copied.get(channel, EMPTY_HISTORY)
+
+    def begun_channels(self) -> tuple[ChannelId, ...]:
+        """Channels that an earlier life of the node began to copy, in a stable order."""
+        return tuple(sorted(self._copies.staged))
+
+    def forget_copy(self, channel: ChannelId) -> None:
+        """Remove what an earlier life of the node copied of the channel."""
+        self._copies.staged.pop(channel, None)
 
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget everything of a channel, so that it is applied again from the log's beginning."""

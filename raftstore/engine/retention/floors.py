@@ -75,7 +75,7 @@ class RetentionParts:
     watch: PeerWatch
     readers: ChangeReaders
     clock: Clock
-    levels: Callable[[], Mapping[NodeId, int]]
+    node_levels: Callable[[], Mapping[NodeId, int]]
     """Of all nodes of the cluster."""
     settings: RetentionSettings
     segment_bytes: int
@@ -94,7 +94,7 @@ class Floors:
         self._settings = parts.settings
         self._watch = parts.watch
         self._tell = parts.tell
-        self._levels = parts.levels
+        self._node_levels = parts.node_levels
         self._is_space_low = parts.is_space_low
         self._given_up: dict[tuple[ChannelId, str, str], None] = {}
         self.given_up_total = 0
@@ -119,7 +119,7 @@ class Floors:
 
     def older(self) -> list[str]:
         """Names of nodes whose version knows no base, as far as is known (S6.6)."""
-        levels = self._levels().items()
+        levels = self._node_levels().items()
         return [node_name(node) for node, level in levels if level < SNAPSHOT_LEVEL]
 
     def channel_closed(self, runner: ChannelRunner) -> None:

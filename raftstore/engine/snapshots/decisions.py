@@ -43,6 +43,10 @@ def why_no_table(lacking: Lacking, position: History, base_max: Seq) -> str | No
         return (
             f"it needs records behind seq {base_max}, the log here begins behind {lacking.base_seq}"
         )
+    # Nor is it of use when the leader's base cannot follow it.
+    if base_max < lacking.trimmed_to - 1:
+        first = lacking.trimmed_to
+        return f"it needs records behind seq {base_max}, the leader's log begins with {first}"
     return None
 
 

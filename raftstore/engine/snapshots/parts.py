@@ -9,7 +9,7 @@ from raftstore.config import SnapshotSettings
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import Tell
-from raftstore.policy.levels import SNAPSHOT_LEVEL
+from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.message import Message
@@ -39,6 +39,10 @@ class SnapshotParts:
     def knows(self, node: NodeId) -> bool:
         """Whether the node's version has replica snapshots."""
         return node in self.told_level(SNAPSHOT_LEVEL)
+
+    def gives_rest(self, node: NodeId) -> bool:
+        """Whether the node's version gives tables that it does not lead, and the rest of some."""
+        return node in self.told_level(SNAPSHOT_REST_LEVEL)
 
     def send(self, to: NodeId, message: Message) -> None:
         """Say it, unless the node came back as a version that does not know it since it spoke.

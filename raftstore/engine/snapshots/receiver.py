@@ -3,7 +3,12 @@
 A table is built aside, chunk by chunk, read back as a whole, and only then switched to; a base is
 taken in one message. At the end of either the channel is opened anew from what log and tables hold
 of it then, as after a restart, and catches up like any other replica. Whatever goes wrong before
-that leaves both as they were, and is tried again from the beginning.
+that leaves both as they were, and is tried again.
+
+A copy whose sender goes away, or that an earlier life of this node began, is gone on with: what is
+there is read back, and each replica is asked for the rest that has a table of the same position and
+with the same first pairs. If none has, it is begun anew. Tables are asked of followers first, so
+that the leader is spared; a base comes from the leader.
 """
 
 from __future__ import annotations
@@ -21,13 +26,13 @@ from raftstore.engine.snapshots.decisions import Lacking, takes_base, why_no_bas
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.errors import StorageError
 from raftstore.ports.log import Base
-from raftstore.ports.table_copy import Pair, TableCopy, digest_of_pairs
+from raftstore.ports.table_copy import Pair, ResumePoint, TableCopy, digest_of_pairs
 from raftstore.ports.tables import Barrier, ReadDone
-from raftstore.protocol.message import Message
 from raftstore.protocol.replica_snapshots import (
     AskBase,
     AskReplicaSnapshot,
     AskSnapshotChunk,
+    AskSnapshotRest,
     BaseOffer,
     ReplicaSnapshotOffer,
     SnapshotChunk,
@@ -44,6 +49,7 @@ class Stage(Enum):
     """How far one replica is."""
 
     LOOKING = "looking"
+    REREADING = "reading what was copied before"
     ASKING = "asking for an offer"
     COPYING = "copying"
     VERIFYING = "reading back"
@@ -59,12 +65,14 @@ class Transfer:
     stage: Stage = Stage.LOOKING
     lacking: Lacking | None = None
     request_id: int = 0
-    asked: Message | None = None
+    asked: AskBase | AskReplicaSnapshot | AskSnapshotRest | None = None
     give_up_ms: int = 0
     snapshot_id: int = 0
     position: History = EMPTY_HISTORY
     table_bytes: int = 0
     copy: TableCopy | None = None
+    rest: ResumePoint | None = None
+    """How far an attempt before this one had come."""
     started_ms: int = 0
     asked_chunks: int = 0
     """The number of the next chunk to be asked for."""
@@ -94,10 +102,14 @@ class SnapshotReceiver:
         self._tell = parts.tell
         self._next_id = parts.first_id
         self.transfers: dict[ChannelId, Transfer] = {}
+        self._begun: dict[ChannelId, TableCopy] = {}
+        """Copies that wait for somebody who sends the rest."""
+        self._turns: dict[ChannelId, int] = {}
+        """Attempts that failed, of channels that still need something: the next asks another."""
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """When something of a channel is to be asked for, again or at all."""
         self._shortage = parts.shortage
-        self.received_bytes = 0
+        self.received_bytes = self.received_chunks = 0
         self._damaged: dict[ChannelId, None] = {}
         """Channels whose table is to be replaced although the log could build it again."""
         self.on_replaced: Callable[[ChannelRunner, int], None] = lambda _runner, _now_ms: None
@@ -116,19 +128,37 @@ class SnapshotReceiver:
         if runner.channel not in self.transfers and runner.channel not in self.deadlines:
             self.deadlines.push(runner.channel, now_ms)
 
+    def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
+        """An earlier life of this node may have begun a copy; if it is not needed any more, it goes
+        when the leader has had time to say so."""
+        copy = self._tables.begun_copy(runner.channel)
+        if copy is not None:
+            self._begun[runner.channel] = copy
+            self.deadlines.push(runner.channel, now_ms + self._settings.session_ms)
+
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Its table was dropped, or it is opened anew."""
-        self._damaged.pop(runner.channel, None)
-        self.deadlines.cancel(runner.channel)
-        transfer = self.transfers.pop(runner.channel, None)
-        if transfer is not None:
-            self._abandon(transfer)
+        channel = runner.channel
+        self.deadlines.cancel(channel)
+        self._turns.pop(channel, None)
+        self._damaged.pop(channel, None)
+        transfer = self.transfers.pop(channel, None)
+        self._abandon(self._begun.pop(channel, None))
+        self._abandon(None if transfer is None else transfer.copy)
 
     def leader_changed(self, runner: ChannelRunner, now_ms: int) -> None:
-        """S6.2: begin anew with the new leader, unless all is here already."""
+        """S6.2: begin anew with the new leader, but for a table: that is of committed records, and
+        who sends it need not lead."""
         transfer = self.transfers.get(runner.channel)
-        if transfer is not None and transfer.stage is not Stage.ENDING:
+        if transfer is not None and transfer.stage in (Stage.LOOKING, Stage.ASKING):
             self._fail(transfer, "the leader changed", now_ms)
+
+    def peer_lost(self, node: NodeId, now_ms: int) -> None:
+        """The sender may be dead: another one is asked for the rest."""
+        for transfer in tuple(self.transfers.values()):
+            is_waiting = transfer.stage in (Stage.ASKING, Stage.COPYING)
+            if transfer.source == node and is_waiting:
+                self._fail(transfer, f"the connection to {node_name(node)} broke", now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Begin what is due, and repeat what got no answer."""
@@ -141,20 +171,39 @@ class SnapshotReceiver:
                 self._begin(runner, now_ms)
 
     def _begin(self, runner: ChannelRunner, now_ms: int) -> None:
-        core, leader = runner.core, runner.elector.leader
-        is_damaged = runner.channel in self._damaged
+        channel, core = runner.channel, runner.core
+        is_damaged = channel in self._damaged
         if not (core.lacks_rows or core.trimmed_to or is_damaged):
-            return  # the leader's log helps after all
+            self._not_needed(runner, now_ms)
+            return
         if is_damaged and runner.elector.role is Role.LEADER:
             return  # told again when another one leads
-        is_possible = leader is not None and self._parts.knows(leader)
-        if leader is None or not is_possible or self._is_full():
-            self.deadlines.push(runner.channel, now_ms + self._settings.retry_ms)
+        sources = self._sources(runner)
+        if not sources or self._is_full():
+            self.deadlines.push(channel, now_ms + self._settings.retry_ms)
             return
-        transfer = Transfer(runner, leader, started_ms=now_ms)
+        source = sources[self._turns.get(channel, 0) % len(sources)]
+        transfer = Transfer(runner, source, started_ms=now_ms)
         self.transfers[runner.channel] = transfer
         self._await_disk(transfer, now_ms)
         self._tables.start_barrier(runner.channel, partial(self._on_barrier, transfer))
+
+    def _not_needed(self, runner: ChannelRunner, now_ms: int) -> None:
+        """The leader's log helps after all, if there is a leader who could have said otherwise."""
+        channel = runner.channel
+        if runner.elector.leader is None and channel in self._begun:
+            self.deadlines.push(channel, now_ms + self._settings.session_ms)
+            return
+        self._turns.pop(channel, None)
+        self._abandon(self._begun.pop(channel, None))
+
+    def _sources(self, runner: ChannelRunner) -> list[NodeId]:
+        """Replicas to be asked for a table, one after the other: the leader last."""
+        leader, members = runner.elector.leader, runner.core.config().members
+        found = [node for node in members if node != leader and self._parts.gives_rest(node)]
+        if leader is not None and self._parts.knows(leader):
+            found.append(leader)
+        return found
 
     def _is_full(self) -> bool:
         return len(self.transfers) >= self._settings.fetch_max
@@ -172,18 +221,25 @@ class SnapshotReceiver:
             base_max=Seq(0) if lacks_rows else barrier.base_max,
             trimmed_to=core.trimmed_to,
         )
-        self._next_id += 1
-        transfer.request_id, transfer.stage = self._next_id, Stage.ASKING
-        lacking = transfer.lacking
-        if takes_base(lacking):
-            self._ask(transfer, AskBase(channel, self._next_id, lacking.base_max), now_ms)
-        else:
-            have_seq = Seq(0) if lacks_rows else lacking.applied_seq
-            request = AskReplicaSnapshot(channel, self._next_id, have_seq, lacking.base_seq)
+        if takes_base(transfer.lacking):
+            transfer.source = transfer.runner.elector.leader or transfer.source
+            request = AskBase(channel, self._new_id(), transfer.lacking.base_max)
             self._ask(transfer, request, now_ms)
+        else:
+            self._ask_table(transfer, now_ms)
 
-    def _ask(self, transfer: Transfer, request: Message, now_ms: int) -> None:
-        transfer.asked = request
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _ask(
+        self,
+        transfer: Transfer,
+        request: AskBase | AskReplicaSnapshot | AskSnapshotRest,
+        now_ms: int,
+    ) -> None:
+        transfer.asked, transfer.request_id = request, request.request_id
+        transfer.stage = Stage.ASKING
         self._send(transfer.source, request)
         self.deadlines.push(transfer.runner.channel, now_ms + self._settings.request_ms)
 
@@ -191,7 +247,7 @@ class SnapshotReceiver:
         if transfer.stage is Stage.ENDING:
             return  # the log and the applied rows are awaited by the whole node
         if transfer.give_up_ms <= now_ms:
-            waits_for_disk = transfer.stage in (Stage.LOOKING, Stage.VERIFYING)
+            waits_for_disk = transfer.stage in (Stage.LOOKING, Stage.REREADING, Stage.VERIFYING)
             whose = "the disk here" if waits_for_disk else node_name(transfer.source)
             ms = self._settings.session_ms
             self._fail(transfer, f"{whose} did not answer for {ms} ms", now_ms)
@@ -208,13 +264,78 @@ class SnapshotReceiver:
 
     # --- a table ----------------------------------------------------------------------------------
 
+    def _ask_table(self, transfer: Transfer, now_ms: int) -> None:
+        """All of it, or the rest of the one that was begun."""
+        channel, lacking = transfer.runner.channel, transfer.lacking
+        assert lacking is not None, "the barrier comes first"
+        copy = self._begun.pop(channel, None)
+        if copy is not None:
+            position = copy.position
+            reason = why_no_table(lacking, position, max(lacking.base_seq, lacking.trimmed_to))
+            tries = self._turns.get(channel, 0)
+            if reason is None and tries > len(self._sources(transfer.runner)):
+                reason = f"nobody has the rest of the table at {tuple(position)}"
+            if reason is None and not self._parts.gives_rest(transfer.source):
+                reason = f"{node_name(transfer.source)} does not know how to go on with a table"
+            if reason is None:
+                transfer.copy, transfer.position = copy, position
+                self._reread(transfer, copy, now_ms)
+                return
+            self._begin_anew(transfer, copy, reason)
+        have_seq = Seq(0) if lacking.lacks_rows else lacking.applied_seq
+        request = AskReplicaSnapshot(channel, self._new_id(), have_seq, lacking.base_seq)
+        self._ask(transfer, request, now_ms)
+
+    def _begin_anew(self, transfer: Transfer, copy: TableCopy, reason: str) -> None:
+        self._turns.pop(transfer.runner.channel, None)
+        self._abandon(copy)
+        self._tell("replica_snapshot_begun_anew", channel=transfer.runner.name, reason=reason)
+
+    def _reread(self, transfer: Transfer, copy: TableCopy, now_ms: int) -> None:
+        """Find out how much of the copy is there: of what was written last some may be lost."""
+        transfer.stage, read = Stage.REREADING, list[bool]()
+        self._await_disk(transfer, now_ms)
+
+        def reread() -> None:
+            read.append(copy.verify(VERIFY_BYTES))
+
+        def is_read(now_ms: int) -> None:
+            if read[0]:
+                self._ask_rest(transfer, copy, now_ms)
+            else:
+                self._reread(transfer, copy, now_ms)
+
+        self._step(transfer, reread, is_read)
+
+    def _ask_rest(self, transfer: Transfer, copy: TableCopy, now_ms: int) -> None:
+        transfer.rest = rest = copy.resume_point()
+        if not rest.pairs:
+            transfer.copy = transfer.rest = None
+            self._begin_anew(transfer, copy, "nothing of what was copied is there")
+            self._ask_table(transfer, now_ms)
+            return
+        channel = transfer.runner.channel
+        term, seq = copy.position
+        request = AskSnapshotRest(
+            channel, self._new_id(), term, seq, rest.after, rest.pairs, rest.digest
+        )
+        transfer.give_up_ms = now_ms + self._settings.session_ms
+        self._ask(transfer, request, now_ms)
+
     def on_offer(self, sender: NodeId, offer: ReplicaSnapshotOffer, now_ms: int) -> None:
         """A snapshot is there, or why there is none."""
         transfer = self._asking(sender, offer.channel, offer.request_id)
         if transfer is None or transfer.lacking is None:
             return
-        position = History(offer.term, offer.seq)
+        position, rest = History(offer.term, offer.seq), transfer.rest
         reason = offer.reason or why_no_table(transfer.lacking, position, offer.base_max)
+        if rest is not None and reason is None and not offer.snapshot_id:
+            transfer.give_up_ms = now_ms + self._settings.session_ms
+            return  # it compares what is here with its own table
+        if rest is not None and reason is None and position != transfer.position:
+            reason = (
+                f"the table of {tuple(position)} was offered, not of {tuple(transfer.position)}"
+            )
         # B8: a copy that does not fit fails a write of LevelDB, which ends the whole node.
         reason = reason or self._shortage(offer.table_bytes)
         if not offer.snapshot_id or reason is not None:
@@ -223,13 +344,17 @@ class SnapshotReceiver:
         transfer.stage = Stage.COPYING
         transfer.snapshot_id, transfer.position = offer.snapshot_id, position
         transfer.table_bytes = offer.table_bytes
-        transfer.copy = self._tables.begin_copy(offer.channel)
+        if rest is None:
+            transfer.copy = self._tables.begin_copy(offer.channel, position)
+        else:
+            transfer.pairs = rest.pairs
         self._tell(
-            "replica_snapshot_started",
+            "replica_snapshot_started" if rest is None else "replica_snapshot_resumed",
             channel=transfer.runner.name,
             peer=node_name(sender),
             seq=offer.seq,
             table_bytes=offer.table_bytes,
+            pairs=transfer.pairs,
         )
         self._ask_chunks(transfer, now_ms)
 
@@ -271,12 +396,14 @@ class SnapshotReceiver:
         if chunk is None or transfer.is_writing:
             return
         transfer.is_writing = True
+        may_be_empty = transfer.rest is not None and chunk.is_last
         copy, pairs, whole = transfer.copy, list(chunk.pairs), list[bool]()
         assert copy is not None, "chunks are of an offer"
 
         def write() -> None:
-            whole.append(bool(pairs) and digest_of_pairs(pairs) == chunk.digest)
-            if whole[0]:
+            is_due = bool(pairs) or may_be_empty
+            whole.append(is_due and digest_of_pairs(pairs) == chunk.digest)
+            if whole[0] and pairs:
                 copy.write(pairs)
 
         self._step(transfer, write, lambda now_ms: self._written(transfer, chunk, whole[0], now_ms))
@@ -304,6 +431,7 @@ class SnapshotReceiver:
         transfer.pairs += len(chunk.pairs)
         transfer.bytes += size
         self.received_bytes += size
+        self.received_chunks += 1
         if not chunk.is_last:
             self._ask_chunks(transfer, now_ms)
             self._write_next(transfer, now_ms)
@@ -337,7 +465,8 @@ class SnapshotReceiver:
         assert last is not None, "the last chunk came"
         expected = last.all_digest, last.all_pairs, transfer.position
         if copy.found() != expected:
-            self._fail(transfer, f"{copy.found()} was read back, not {expected}", now_ms)
+            reason = f"{copy.found()} was read back, not {expected}"
+            self._fail(transfer, reason, now_ms, is_copy_good=False)
             return
         self._pause(transfer, now_ms)
 
@@ -422,6 +551,7 @@ class SnapshotReceiver:
     def _ended(self, transfer: Transfer, now_ms: int) -> None:
         runner = transfer.runner
         del self.transfers[runner.channel]
+        self._turns.pop(runner.channel, None)
         self._tell(
             "replica_snapshot_finished" if transfer.copy is not None else "base_taken",
             channel=runner.name,
@@ -434,6 +564,10 @@ class SnapshotReceiver:
         if transfer.copy is not None:
             self.on_replaced(runner, now_ms)
         self._parts.reopen(runner)
+
+    def is_damaged(self, channel: ChannelId) -> bool:
+        """Whether the table here is to be replaced, and must not be given to anybody."""
+        return channel in self._damaged
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -466,7 +600,7 @@ class SnapshotReceiver:
 
     def _copy_failed(self, transfer: Transfer, reason: str, now_ms: int) -> None:
         if self._is_current(transfer):
-            self._fail(transfer, reason, now_ms)
+            self._fail(transfer, reason, now_ms, is_copy_good=False)
 
     def _asking(self, sender: NodeId, channel: ChannelId, request_id: int) -> Transfer | None:
         transfer = self.transfers.get(channel)
@@ -481,11 +615,17 @@ class SnapshotReceiver:
     def _is_current(self, transfer: Transfer) -> bool:
         return self.transfers.get(transfer.runner.channel) is transfer
 
-    def _fail(self, transfer: Transfer, reason: str, now_ms: int) -> None:
+    def _fail(
+        self, transfer: Transfer, reason: str, now_ms: int, *, is_copy_good: bool = True
+    ) -> None:
         """Give this attempt up; both sides stay as they were, and it is tried again in a while."""
         runner = transfer.runner
         del self.transfers[runner.channel]
-        self._abandon(transfer)
+        self._turns[runner.channel] = self._turns.get(runner.channel, 0) + 1
+        if transfer.copy is not None and is_copy_good:
+            self._begun[runner.channel] = transfer.copy
+        else:
+            self._abandon(transfer.copy)
         self._tell(
             "replica_snapshot_failed",
             channel=runner.name,
@@ -494,8 +634,7 @@ class SnapshotReceiver:
         )
         self.deadlines.push(runner.channel, now_ms + self._settings.retry_ms)
 
-    def _abandon(self, transfer: Transfer) -> None:
-        copy = transfer.copy
+    def _abandon(self, copy: TableCopy | None) -> None:
         if copy is None:
             return
 

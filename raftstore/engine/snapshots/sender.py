@@ -1,4 +1,8 @@
-"""The sending side: snapshots of tables that this node leads, read a chunk at a time (S6.6).
+"""The sending side: snapshots of tables of this node, read a chunk at a time (S6.6).
+
+Any replica that is whole gives its table, whoever leads: what is applied was committed. So one that
+has the same table gives the rest of what another began to send, or of what a receiver has of an
+earlier life: it compares the first pairs, as its own snapshot of that position has them.
 
 Each receiver has a snapshot of its own, which stays as it is while records go on being applied, and
 asks for its chunks; the sender holds nothing of them but where each begins. A receiver that asks
@@ -8,6 +12,7 @@ for nothing for a while is forgotten, and with it the snapshot: LevelDB keeps ol
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -15,22 +20,24 @@ from typing import Final
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.ports.log import BASE_BYTES_MAX
-from raftstore.ports.table_copy import CopyDigest, CopyPage, digest_of_pairs
+from raftstore.ports.table_copy import CopyDigest, CopyPage, ResumePoint, digest_of_pairs
 from raftstore.ports.tables import Barrier, ReadDone, TableSnapshot
 from raftstore.protocol.replica_snapshots import (
     AskBase,
     AskReplicaSnapshot,
     AskSnapshotChunk,
+    AskSnapshotRest,
     BaseOffer,
     ReplicaSnapshotOffer,
     SnapshotChunk,
 )
-from raftstore.types import ChannelId, NodeId, Role, Seq, Term
+from raftstore.types import ChannelId, History, NodeId, Seq, Term
 
 CHUNKS_ASKED_MAX: Final = 4
 """Chunks of one receiver that wait to be read or to leave; it asks for two at a time."""
 IDS_OF_A_LIFE: Final = 2**32
 """A node asks fewer questions than that before it is started again."""
+FULL: Final = "{} snapshots are served already; ask again later"
 _SENDING: Final = 0
 """The key of the moment at which the next chunk may leave."""
 
@@ -62,14 +69,22 @@ class Session:
     wanted: deque[int] = field(default_factory=deque)
     under_way: set[int] = field(default_factory=set)
     """Numbers of chunks that were asked for and have not left."""
+    rest: ResumePoint | None = None
+    """What the receiver has already, while it is being compared."""
     is_reading: bool = False
     is_over: bool = False
+    is_handed_on: bool = False
+    """Another session reads its snapshot."""
 
 
 class SnapshotSender:
     """All snapshots that this node serves."""
 
-    def __init__(self, parts: SnapshotParts) -> None:
+    def __init__(
+        self, parts: SnapshotParts, is_damaged: Callable[[ChannelId], bool] = lambda _: False
+    ) -> None:
+        """``is_damaged``: whether a channel's table here must not be given to anybody."""
+        self._is_damaged = is_damaged
         self._log = parts.log
         self._tables = parts.tables
         self._channels = parts.channels
@@ -96,21 +111,21 @@ class SnapshotSender:
 
     def on_ask(self, sender: NodeId, request: AskReplicaSnapshot) -> None:
         """Another replica needs a table."""
-        for session in tuple(self.sessions.values()):
-            if (session.to, session.channel) == (sender, request.channel):
-                if session.request_id == request.request_id:
-                    self._offer(session)  # the answer was lost
-                    return
-                if is_older(request.request_id, session.request_id):
-                    return  # it asked again since, and this came late
-                self._end(session)
+        session = self._session_of(sender, request.channel)
+        if session is not None:
+            if session.request_id == request.request_id:
+                self._offer(session)  # the answer was lost
+                return
+            if is_older(request.request_id, session.request_id):
+                return  # it asked again since, and this came late
+            self._end(session)
         reason = self._refusal(request.channel)
         place = sender, request.channel
         opening = self._opening.get(place)
         if opening is not None and is_older(request.request_id, opening.request_id):
             return
         if reason is None and opening is None and self._is_full():
-            reason = f"{self._settings.serve_max} snapshots are served already; ask again later"
+            reason = FULL.format(self._settings.serve_max)
         if reason is not None:
             self._refuse(sender, request, reason)
             return
@@ -126,13 +141,16 @@ class SnapshotSender:
         runner = self._channels.get(channel)
         if runner is None:
             return "the channel is not here"
-        # Whether it has committed in its term is no matter, for what is applied was committed; and
-        # it may be that nothing can commit before this very receiver is whole again.
-        if runner.elector.role is not Role.LEADER:
-            return "this replica does not lead the channel"
-        if runner.unserved_until or runner.stopped_reason is not None:
+        # Whether it leads, or has committed in its term, is no matter, for what is applied was
+        # committed; and it may be that nobody can lead before this very receiver is whole again.
+        is_lacking = runner.core.is_recovering or runner.is_deaf or self._is_damaged(channel)
+        if is_lacking or runner.unserved_until or runner.stopped_reason is not None:
             return "this replica does not serve the channel now"
         return None
+
+    def _session_of(self, to: NodeId, channel: ChannelId) -> Session | None:
+        found = (one for one in self.sessions.values() if (one.to, one.channel) == (to, channel))
+        return next(found, None)
 
     def _open(self, sender: NodeId, channel: ChannelId, barrier: Barrier, now_ms: int) -> None:
         request = self._opening.pop((sender, channel))
@@ -142,19 +160,109 @@ class SnapshotSender:
         if reason is not None:
             self._refuse(sender, request, reason)
             return
-        self._next_id += 1
-        session = Session(
-            self._next_id,
-            request.request_id,
-            sender,
-            channel,
-            self._tables.snapshot(channel),
-            # What this state may have beside it, any later one may: the snapshot is later.
-            barrier.base_max,
-        )
-        self.sessions[session.number] = session
+        # What this state may have beside it, any later one may: the snapshot is later.
+        snapshot = self._tables.snapshot(channel)
+        session = self._begin(sender, request, snapshot, barrier.base_max)
         self._touch(session, now_ms)
         self._offer(session)
+
+    def on_ask_rest(self, sender: NodeId, request: AskSnapshotRest, now_ms: int) -> None:
+        """Another replica has the first pairs of a table, and needs the others."""
+        channel, position = request.channel, History(request.term, request.seq)
+        session = self._session_of(sender, channel)
+        if session is not None:
+            if session.request_id == request.request_id:
+                self._offer(session)  # the answer was lost, or is not known yet
+                return
+            if is_older(request.request_id, session.request_id):
+                return
+        reason = self._refusal(channel)
+        state = None
+        if session is not None:
+            state = self._hand_on(session, position)
+        if reason is None and state is None:
+            reason = self._why_not_at(channel, position)
+        if reason is not None:
+            self._refuse(sender, request, reason)
+            return
+        if state is None:
+            state = self._tables.snapshot(channel), self._tables.base_max(channel)
+        session = self._begin(sender, request, *state)
+        session.rest = ResumePoint(request.after, request.pairs, request.digest)
+        self._touch(session, now_ms)
+        self._offer(session)
+        self._compare(session)
+
+    def _hand_on(self, session: Session, position: History) -> tuple[TableSnapshot, Seq] | None:
+        """End a session, and keep its snapshot if it is of this position: the table may have moved
+        on, but what was begun with it is what is needed."""
+        if session.snapshot.applied != position or self._refusal(session.channel) is not None:
+            self._end(session)
+            return None
+        session.is_handed_on = True
+        self._forget(session)
+        return session.snapshot, session.base_max
+
+    def _why_not_at(self, channel: ChannelId, position: History) -> str | None:
+        here = self._tables.applied_history(channel)
+        if here != position:
+            return f"the table here is at {tuple(here)}, not at {tuple(position)}"
+        return FULL.format(self._settings.serve_max) if self._is_full() else None
+
+    def _compare(self, session: Session) -> None:
+        """Read on through what the receiver has."""
+        rest = session.rest
+        assert rest is not None, "nothing is to be compared"
+        session.is_reading = True
+
+        def read() -> ReadDone:
+            page = session.snapshot.copy_page(session.starts[0], self._settings.chunk_bytes_max)
+            same = [pair for pair in page.pairs if pair[0] <= rest.after]
+            session.digest.add(same)
+            is_done = len(same) < len(page.pairs) or not page.more
+            after = same[-1][0] if same else b""
+            return partial(self._compared, session, rest, after, is_done)
+
+        self._tables.start_copy_step(read)
+
+    def _compared(
+        self,
+        session: Session,
+        rest: ResumePoint,
+        after: bytes,
+        is_done: bool,  # noqa: FBT001 - what the other thread found
+        now_ms: int,
+    ) -> None:
+        session.is_reading = False
+        if session.is_over:
+            self._close(session)
+            return
+        self._touch(session, now_ms)
+        session.starts[0] = after or session.starts[0]
+        if not is_done:
+            self._compare(session)
+            return
+        digest = session.digest
+        if ResumePoint(session.starts[0] or b"", digest.pairs, digest.digest()) == rest:
+            session.rest = None
+            self._offer(session)
+            return
+        self._end(session)
+        request = AskReplicaSnapshot(session.channel, session.request_id, Seq(0), Seq(0))
+        self._refuse(session.to, request, f"the table here begins otherwise at {rest.pairs} pairs")
+
+    def _begin(
+        self,
+        sender: NodeId,
+        request: AskReplicaSnapshot | AskSnapshotRest,
+        snapshot: TableSnapshot,
+        base_max: Seq,
+    ) -> Session:
+        self._next_id += 1
+        number, channel = self._next_id, request.channel
+        session = Session(number, request.request_id, sender, channel, snapshot, base_max)
+        self.sessions[number] = session
+        return session
 
     def _offer(self, session: Session) -> None:
         position = session.snapshot.applied
@@ -164,7 +272,7 @@ class SnapshotSender:
             ReplicaSnapshotOffer(
                 session.channel,
                 session.request_id,
-                session.number,
+                session.number if session.rest is None else 0,
                 position.term,
                 position.seq,
                 session.base_max,
@@ -172,7 +280,9 @@ class SnapshotSender:
             ),
         )
 
-    def _refuse(self, sender: NodeId, request: AskReplicaSnapshot, reason: str) -> None:
+    def _refuse(
+        self, sender: NodeId, request: AskReplicaSnapshot | AskSnapshotRest, reason: str
+    ) -> None:
         nothing = Term(0), Seq(0), Seq(0)
         offer = ReplicaSnapshotOffer(request.channel, request.request_id, 0, *nothing, 0, reason)
         self._send(sender, offer)
@@ -182,7 +292,8 @@ class SnapshotSender:
     def on_ask_chunk(self, sender: NodeId, request: AskSnapshotChunk, now_ms: int) -> None:
         """A receiver goes on, or lost an answer."""
         session = self.sessions.get(request.snapshot_id)
-        if session is None or (session.to, session.channel) != (sender, request.channel):
+        is_his = session is not None and (session.to, session.channel) == (sender, request.channel)
+        if session is None or not is_his or session.rest is not None:
             gone = "the snapshot is not kept any more"
             number = request.snapshot_id, request.number
             self._send(sender, SnapshotChunk(request.channel, *number, (), b"", reason=gone))
@@ -223,7 +334,7 @@ class SnapshotSender:
     ) -> None:
         session.is_reading = False
         if session.is_over:
-            session.snapshot.close()
+            self._close(session)
             return
         if number == len(session.starts) - 1 and session.last < 0:
             if page.more:
@@ -300,9 +411,16 @@ class SnapshotSender:
     def _touch(self, session: Session, now_ms: int) -> None:
         self.idle.push(session.number, now_ms + self._settings.session_ms)
 
-    def _end(self, session: Session) -> None:
+    def _forget(self, session: Session) -> None:
         self.idle.cancel(session.number)
         del self.sessions[session.number]
         session.is_over = True
+
+    def _end(self, session: Session) -> None:
+        self._forget(session)
         if not session.is_reading:
+            self._close(session)
+
+    def _close(self, session: Session) -> None:
+        if not session.is_handed_on:
             session.snapshot.close()

@@ -15,6 +15,7 @@ from raftstore.protocol.replica_snapshots import (
     AskBase,
     AskReplicaSnapshot,
     AskSnapshotChunk,
+    AskSnapshotRest,
     BaseOffer,
     ReplicaSnapshotMessage,
     ReplicaSnapshotOffer,
@@ -27,8 +28,8 @@ class ReplicaSnapshots:
     """Of one node."""
 
     def __init__(self, parts: SnapshotParts) -> None:
-        self.sender = SnapshotSender(parts)
         self.receiver = SnapshotReceiver(parts)
+        self.sender = SnapshotSender(parts, self.receiver.is_damaged)
         self.deadlines: tuple[Deadlines[Any], ...] = (
             self.sender.idle,
             self.sender.sending,
@@ -40,6 +41,8 @@ class ReplicaSnapshots:
         match message:
             case AskReplicaSnapshot():
                 self.sender.on_ask(sender, message)
+            case AskSnapshotRest():
+                self.sender.on_ask_rest(sender, message, now_ms)
             case AskSnapshotChunk():
                 self.sender.on_ask_chunk(sender, message, now_ms)
             case AskBase():
@@ -60,6 +63,10 @@ class ReplicaSnapshots:
         """A channel's core asks for a replica snapshot."""
         self.receiver.needed(runner, now_ms)
 
+    def on_opened(self, runner: ChannelRunner, now_ms: int) -> None:
+        """A channel was opened."""
+        self.receiver.channel_opened(runner, now_ms)
+
     def on_closed(self, runner: ChannelRunner) -> None:
         """A channel was closed."""
         self.sender.channel_closed(runner.channel)
@@ -69,6 +76,10 @@ class ReplicaSnapshots:
         """Role, term or leader of a channel changed."""
         if (before[0], before[2]) != (runner.elector.term, runner.elector.leader):
             self.receiver.leader_changed(runner, now_ms)
+
+    def on_peer_lost(self, node: NodeId, now_ms: int) -> None:
+        """A connection broke, and with it what was asked or on its way."""
+        self.receiver.peer_lost(node, now_ms)
 
     def on_applied(self, runner: ChannelRunner, answers: Answers, now_ms: int) -> None:
         """Records of a channel were applied."""

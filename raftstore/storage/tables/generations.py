@@ -5,7 +5,8 @@ A table that is being copied is built in the next generation, and nothing reads 
 in it is verified and durable. Then the file ``raftstore-complete`` is made in it: that one name is
 the switch. The present generation is the highest that has this file, else generation 0; so a crash
 leaves the former table or the copied one, and never half of one. All others are removed, at the
-next start at the latest.
+next start at the latest; but for the newest copy that is not complete, if the file
+``raftstore-copying`` says of which position it is: the next life goes on with that one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from raftstore.types import CHANNEL_ID_BYTES, EMPTY_HISTORY, ChannelId, History
 TABLES_DIRECTORY: Final = "tables"
 COMPLETE_NAME: Final = "raftstore-complete"
 """Its presence says that a copied table is whole; it holds the position that was copied."""
+BEGUN_NAME: Final = "raftstore-copying"
+"""What a table that is being copied will be: it holds the position of the one that is copied."""
 _SUFFIX: Final = ".g"
 
 
@@ -83,6 +86,20 @@ def path_of(directory: Path, channel: ChannelId) -> Path:
     ]
     number = present(tables, channel, numbers)
     return tables / Generation(channel, number or 0).name
+
+
+def begun_position(path: Path, channel: ChannelId) -> History:
+    """The position of the table that was being copied to ``path``; (0, 0): nobody can tell.
+
+    Raises OSError.
+    """
+    file = path / BEGUN_NAME
+    if not file.exists():
+        return EMPTY_HISTORY
+    try:
+        return decode_applied(channel, file.read_bytes())
+    except CorruptRecordError:
+        return EMPTY_HISTORY
 
 
 def encode_complete(channel: ChannelId, copied: History) -> bytes:

@@ -484,10 +484,18 @@ class LevelDbTables:
         except DATABASE_ERRORS as error:
             raise self._reads.failed(error, channel) from error
 
-    def begin_copy(self, channel: ChannelId) -> LevelDbCopy:
+    def begin_copy(self, channel: ChannelId, position: History) -> LevelDbCopy:
         """Begin a table for the channel aside from the one it has; it takes no file yet."""
         self._reads.check()
-        copy = self._home.begin_copy(channel, len(self._databases))
+        return self._kept(self._home.begin_copy(channel, position, len(self._databases)))
+
+    def begun_copy(self, channel: ChannelId) -> LevelDbCopy | None:
+        """Hand over the copy that an earlier life of the node began, once; None: there is none."""
+        self._reads.check()
+        found = self._home.begun_copy(channel, len(self._databases))
+        return None if found is None else self._kept(found)
+
+    def _kept(self, copy: LevelDbCopy) -> LevelDbCopy:
         self._copies = [each for each in self._copies if not each.is_abandoned] + [copy]
         return copy
 
@@ -569,6 +577,16 @@ class LevelDbTables:
     def copied_position(self, channel: ChannelId) -> History:
         """Up to where the table was copied from another replica; (0, 0): it was built here."""
         return self._home.copied_position(channel)
+
+    def begun_channels(self) -> tuple[ChannelId, ...]:
+        """Channels that an earlier life of the node began to copy, in a stable order."""
+        return self._home.begun_channels()
+
+    def forget_copy(self, channel: ChannelId) -> None:
+        """Remove what an earlier life of the node copied of the channel."""
+        found = self._home.begun_copy(channel, 1)
+        if found is not None:
+            found.abandon()
 
     def reset_channel(self, channel: ChannelId) -> None:
         """Forget everything of a channel, so that it is applied again from the log's beginning."""

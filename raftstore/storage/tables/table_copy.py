@@ -18,9 +18,9 @@ from typing import Any
 from raftstore import faults
 from raftstore.config import StorageSettings
 from raftstore.errors import CorruptRecordError
-from raftstore.ports.table_copy import CopyDigest, Pair
+from raftstore.ports.table_copy import CopyDigest, Pair, ResumePoint
 from raftstore.storage.files import FileOps, persisting
-from raftstore.storage.tables.generations import COMPLETE_NAME, encode_complete
+from raftstore.storage.tables.generations import BEGUN_NAME, COMPLETE_NAME, encode_complete
 from raftstore.storage.tables.keys import applied_key, decode_applied
 from raftstore.storage.tables.leveldb_database import (
     DATABASE_ERRORS,
@@ -36,9 +36,15 @@ class LevelDbCopy:
     """ports.TableCopy over plyvel."""
 
     def __init__(
-        self, channel: ChannelId, path: Path, settings: StorageSettings, share: DatabaseShare
+        self,
+        channel: ChannelId,
+        position: History,
+        path: Path,
+        settings: StorageSettings,
+        share: DatabaseShare,
     ) -> None:
         self.channel = channel
+        self.position = position
         self.path = path
         self._settings = settings
         self._share = share
@@ -48,13 +54,14 @@ class LevelDbCopy:
         self._reading: Iterator[Pair] | None = None
         self._digest = CopyDigest()
         self._position = EMPTY_HISTORY
+        self._last_key = b""
         self.is_complete = self.is_abandoned = False
 
     def write(self, pairs: list[Pair]) -> None:
         """Take in what comes next in key order."""
         try:
             if self.source is None:
-                self.source = create(self.path, self._settings, self._share)
+                self._create()
             batch = self.source.write_batch()
             for key, value in pairs:
                 batch.put(self.channel + key, value)
@@ -62,6 +69,12 @@ class LevelDbCopy:
             batch.write()
         except DATABASE_ERRORS as error:
             raise translate(error) from error
+
+    def _create(self) -> None:
+        self.source = create(self.path, self._settings, self._share)
+        with persisting(self.path, "beginning a copied table"):
+            content = encode_complete(self.channel, self.position)
+            self._ops.create_file(self.path / BEGUN_NAME, content)
 
     def finish(self) -> None:
         """All pairs are written: make them durable."""
@@ -79,7 +92,10 @@ class LevelDbCopy:
     def verify(self, bytes_max: int) -> bool:
         """Read on, about so many bytes; True when everything was read back."""
         try:
+            if self.source is None:  # of another life
+                self.source = open_checked(self.path, self._settings, self._share)
             if self._reading is None:
+                self._digest, self._position, self._last_key = CopyDigest(), EMPTY_HISTORY, b""
                 options = {"verify_checksums": True, "fill_cache": False}
                 self._reading = iter(self.source.iterator(**options))
             until = self._digest.bytes + bytes_max
@@ -98,11 +114,16 @@ class LevelDbCopy:
             raise CorruptRecordError(f"{self.path} holds the key {stored_key.hex()} of another")
         if stored_key == applied_key(self.channel):
             self._position = decode_applied(self.channel, value)
-        self._digest.add(((stored_key[cut:], value),))
+        self._last_key = stored_key[cut:]
+        self._digest.add(((self._last_key, value),))
 
     def found(self) -> tuple[bytes, int, History]:
         """Digest, pairs and applied position as they were read back."""
         return self._digest.digest(), self._digest.pairs, self._position
+
+    def resume_point(self) -> ResumePoint:
+        """How far what was read back goes."""
+        return ResumePoint(self._last_key, self._digest.pairs, self._digest.digest())
 
     def complete(self) -> None:
         """The switch: from now on this is the channel's table after a crash."""

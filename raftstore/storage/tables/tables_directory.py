@@ -27,6 +27,7 @@ from raftstore.storage.quarantine import free_place
 from raftstore.storage.tables.generations import (
     TABLES_DIRECTORY,
     Generation,
+    begun_position,
     copied_position,
     generations_in,
     path_of,
@@ -100,6 +101,8 @@ class TablesDirectory:
         """Of the present generation of each channel that has a copied one; others are at 0."""
         self._newest: dict[ChannelId, int] = {}
         """The highest number that was given to a generation of the channel."""
+        self._begun: dict[ChannelId, int] = {}
+        """Of the copy that an earlier life of the node began, and nobody goes on with yet."""
 
     @classmethod
     def create(cls, directory: Path, store_uuid: bytes, settings: StorageSettings) -> None:
@@ -167,14 +170,30 @@ class TablesDirectory:
 
     # --- generations ------------------------------------------------------------------------------
 
-    def begin_copy(self, channel: ChannelId, databases: int) -> LevelDbCopy:
+    def begin_copy(self, channel: ChannelId, position: History, databases: int) -> LevelDbCopy:
         """Begin a copied table of the channel in a generation of its own; it takes no file yet."""
         newest = max(self._newest.get(channel, 0), self._numbers.get(channel, 0))
         self._newest[channel] = newest + 1
-        path = self.path / Generation(channel, newest + 1).name
-        return LevelDbCopy(
-            channel, path, self._settings, share_of(self._settings, max(1, databases))
-        )
+        return self._copy(Generation(channel, newest + 1), position, databases)
+
+    def begun_copy(self, channel: ChannelId, databases: int) -> LevelDbCopy | None:
+        """Hand over the copy that an earlier life of the node began, once; None: there is none."""
+        number = self._begun.pop(channel, None)
+        if number is None:
+            return None
+        found = Generation(channel, number)
+        with persisting(self.path / found.name, "reading what a table is copied from"):
+            position = begun_position(self.path / found.name, channel)
+        return self._copy(found, position, databases)
+
+    def begun_channels(self) -> tuple[ChannelId, ...]:
+        """Channels with such a copy, in a stable order."""
+        return tuple(sorted(self._begun))
+
+    def _copy(self, copied: Generation, position: History, databases: int) -> LevelDbCopy:
+        share = share_of(self._settings, max(1, databases))
+        path = self.path / copied.name
+        return LevelDbCopy(copied.channel, position, path, self._settings, share)
 
     def switched(self, channel: ChannelId, path: Path) -> Path:
         """The database at ``path`` is complete and is the channel's from now on; return where the
@@ -260,13 +279,25 @@ class TablesDirectory:
         with starting(self.path, "listing the tables"):
             for channel, numbers in generations_in(self.path).items():
                 current = present(self.path, channel, numbers)
+                begun = self._newest_begun(channel, numbers, current)
                 for number in numbers:
-                    if number != current:
+                    if number not in (current, begun):
                         self._remove(self.path / Generation(channel, number).name)
                 if current is not None:
                     self._numbers[channel] = current
                     channels.append(channel)
         return channels
+
+    def _newest_begun(
+        self, channel: ChannelId, numbers: list[int], current: int | None
+    ) -> int | None:
+        """The newest copy that an earlier life began; it is kept, and nothing reads it."""
+        newest = numbers[-1]
+        path = self.path / Generation(channel, newest).name
+        if newest <= (current or 0) or begun_position(path, channel) == EMPTY_HISTORY:
+            return None
+        self._begun[channel] = self._newest[channel] = newest
+        return newest
 
     def _open_or_put_aside(self, channel: ChannelId, share: DatabaseShare) -> Any | None:
         path = self.place(channel)

@@ -142,11 +142,11 @@ class Receiving(Bench):
         """As people see it."""
         return self.receiver.progress(CHANNEL, self.now_ms).partition(": ")[2].partition(",")[0]
 
-    def failed(self) -> str:
+    def failed(self, peer: str = "n2") -> str:
         """Why the attempt was given up; the next one is due after the pause."""
         assert CHANNEL not in self.receiver.transfers
         assert self.due_ms == self.now_ms + SETTINGS.retry_ms
         [(name, fields)] = self.told()
         assert name == "replica_snapshot_failed"
-        assert (fields["channel"], fields["peer"]) == ("orders/3", "n2")
+        assert (fields["channel"], fields["peer"]) == ("orders/3", peer)
         return str(fields["reason"])

@@ -160,7 +160,7 @@ class Bench:
             watch=me.watch(),
             readers=self.readers,
             clock=me.clock(),
-            levels=lambda: self.levels,
+            node_levels=lambda: self.levels,
             settings=self.settings,
             segment_bytes=SEGMENT_BYTES,
             tell=self._tell,

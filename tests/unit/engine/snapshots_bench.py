@@ -13,9 +13,9 @@ from typing import Any
 from raftstore.config import SnapshotSettings
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.errors import CorruptRecordError
-from raftstore.policy.levels import SNAPSHOT_LEVEL
+from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL
 from raftstore.ports.log import EMPTY_BASE, Base
-from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair
+from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair, ResumePoint
 from raftstore.ports.tables import Barrier
 from raftstore.protocol.message import Message
 from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term, channel_id
@@ -73,9 +73,10 @@ class Snapshot:
 class Copy:
     """A table that is being built aside."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, position: History, pairs: int = 0) -> None:
         self._bench = bench
-        self.pairs: list[Pair] = []
+        self.position = position
+        self.pairs: list[Pair] = PAIRS[:pairs]
         self.left_to_verify = 2
         self.fails_at = ""
         self.as_read: tuple[bytes, int, History] | None = None
@@ -98,7 +99,15 @@ class Copy:
         """Read some of it back."""
         self._do(f"verify {bytes_max}")
         self.left_to_verify -= 1
-        return self.left_to_verify == 0
+        if self.left_to_verify:
+            return False
+        self.left_to_verify = 2
+        return True
+
+    def resume_point(self) -> ResumePoint:
+        """How far it goes."""
+        after = self.pairs[-1][0] if self.pairs else b""
+        return ResumePoint(after, len(self.pairs), digest_of(self.pairs))
 
     def found(self) -> tuple[bytes, int, History]:
         """Digest, pairs and position as they were read back."""
@@ -133,6 +142,11 @@ class Bench:
         self.rebased: list[Base] = []
         self.last_operation = self.durable_operation = 40
         self.known = {B, C}
+        self.knows_rest: set[NodeId] = set()
+        """Nodes that give tables they do not lead, and the rest of some."""
+        self.base_max = 27
+        self.begun: dict[ChannelId, Copy] = {}
+        """Copies of an earlier life."""
         self.channels: dict[ChannelId, Any] = {
             CHANNEL: self.runner(CHANNEL, "orders/3"),
             OTHER: self.runner(OTHER, "orders/4"),
@@ -165,6 +179,7 @@ class Bench:
             elector=SimpleNamespace(role=Role.LEADER, leader=B, term=Term(4)),
             core=SimpleNamespace(
                 leader_is_ready=True,
+                is_recovering=False,
                 lacks_rows=False,
                 trimmed_to=Seq(0),
                 base=EMPTY_BASE,
@@ -173,6 +188,7 @@ class Bench:
             ),
             feed=SimpleNamespace(is_idle=True),
             unserved_until=0,
+            is_deaf=False,
             stopped_reason=None,
             pause=lambda: self.did.append(f"pause {name}"),
             on_broken=lambda reason, now_ms: self.did.append(f"broken: {reason}"),
@@ -182,6 +198,9 @@ class Bench:
         """Of ports.TableStore."""
         return SimpleNamespace(
             applied_seq=lambda channel: Seq(self.applied),
+            applied_history=lambda channel: History(Term(4), Seq(self.applied)),
+            base_max=lambda channel: Seq(self.base_max),
+            begun_copy=lambda channel: self.begun.pop(channel, None),
             start_barrier=lambda channel, done: self.barriers.append((channel, done)),
             snapshot=self._snapshot,
             table_bytes=lambda channel: 4_321,
@@ -213,8 +232,8 @@ class Bench:
         self.sent.append((to, message))
 
     def _told_level(self, level: int) -> tuple[NodeId, ...]:
-        assert level == SNAPSHOT_LEVEL
-        return tuple(self.known)
+        assert level in (SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL)
+        return tuple(self.known if level == SNAPSHOT_LEVEL else self.known & self.knows_rest)
 
     def _tell(self, name: str, **fields: object) -> None:
         self.events.append((name, fields))
@@ -223,8 +242,8 @@ class Bench:
         self.snapshots.append(Snapshot(History(Term(4), Seq(self.applied))))
         return self.snapshots[-1]
 
-    def _begin_copy(self, channel: ChannelId) -> Copy:
-        self.copies.append(Copy(self))
+    def _begin_copy(self, channel: ChannelId, position: History) -> Copy:
+        self.copies.append(Copy(self, position))
         return self.copies[-1]
 
     def _rebase(self, channel: ChannelId, base: Base) -> int:

@@ -113,7 +113,9 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
     notices: ChannelNotices = runner.registry._parts.notices
     watch, reader, batches = runner.watch, runner.reader, runner.batches
     healing = runner.healing
-    assert notices.opened == (watch.channel_opened, runner.repairs.opened, healing.opened)
+    snapshots = runner.snapshots
+    opened = (watch.channel_opened, runner.repairs.opened, healing.opened, snapshots.on_opened)
+    assert notices.opened == opened
     assert set(notices.closed) == {
         runner.repairs.closed, runner.meters.channel_closed, runner._schedule.on_closed,
         watch.channel_closed, reader.on_channel_closed, batches.on_channel_closed,

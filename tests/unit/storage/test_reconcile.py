@@ -21,6 +21,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.resets: list[ChannelId] = []
+        self.begun: list[ChannelId] = []
 
     def stored_channels(self) -> tuple[ChannelId, ...]:
         return (CHANNEL,)
@@ -36,6 +37,14 @@ class Tables:
     def copied_position(self, channel: ChannelId) -> History:
         del channel
         return EMPTY_HISTORY
+
+    def begun_channels(self) -> tuple[ChannelId, ...]:
+        """Copies that were begun."""
+        return tuple(self.begun)
+
+    def forget_copy(self, channel: ChannelId) -> None:
+        """Note it."""
+        self.begun.remove(channel)
 
     def reset_channel(self, channel: ChannelId) -> None:
         self.resets.append(channel)

@@ -25,6 +25,7 @@ class Tables:
         """``applied``, ``marker`` and ``copied`` of the first channel."""
         self._first = positions
         self.reset: list[ChannelId] = []
+        self.begun: list[ChannelId] = []
 
     def stored_channels(self) -> tuple[ChannelId, ...]:
         """The first channel, and one whose table is ahead of its log."""
@@ -41,6 +42,14 @@ class Tables:
     def copied_position(self, channel: ChannelId) -> History:
         """Of a copy."""
         return self._first.get("copied", EMPTY_HISTORY) if channel == CHANNEL else EMPTY_HISTORY
+
+    def begun_channels(self) -> tuple[ChannelId, ...]:
+        """Copies that were begun."""
+        return tuple(self.begun)
+
+    def forget_copy(self, channel: ChannelId) -> None:
+        """Note it."""
+        self.begun.remove(channel)
 
     def reset_channel(self, channel: ChannelId) -> None:
         """Note it."""

@@ -17,8 +17,9 @@ from raftstore.protocol.replica_snapshots import (
     ReplicaSnapshotOffer,
     SnapshotChunk,
 )
+from raftstore.protocol.replication import MsgSync
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import History, Seq, Term
+from raftstore.types import History, NodeId, Seq, Term
 from tests.snapshot_world import SnapshotWorld, world_of
 from tests.unit.engine.engine_world import run
 
@@ -138,16 +139,18 @@ def test_sender_that_dies_in_the_middle_is_followed_by_another(message: type[Mes
     world = world_of()
     away = away_and_cut(world)
     seen: list[Message] = []
+    receivers: list[NodeId] = []
 
-    def watch(_sender: str, _receiver: str, sent: Message) -> Message:
+    def watch(_sender: str, receiver: str, sent: Message) -> Message:
         if type(sent) is message:
             seen.append(sent)
+            receivers.append(NodeId(receiver))
         return sent
 
     filtered(world, watch)
     assert away.boot()
     world.until(lambda: len(seen) >= (3 if message is AskSnapshotChunk else 1))
-    sender = world.leader
+    sender = world.cluster.nodes[receivers[0]]
     sender.crash("in the middle")
     world.until(lambda: bool(world.told("replica_snapshot_failed")))
     # Two of three: with the one that needs a snapshot nobody can lead before the other is back.
@@ -198,15 +201,127 @@ def test_replica_between_table_and_base_helps_to_elect_a_leader() -> None:
     world.settle()
 
 
-def test_change_of_leader_begins_anew() -> None:
-    """S6.2: nothing learned under another leader is continued."""
+def test_change_of_leader_does_not_disturb_a_table() -> None:
+    """What is applied was committed: who sends it need not lead, and the log is matched anew."""
     world = world_of()
     away = away_and_cut(world)
     assert away.boot()
     world.until(lambda: bool(world.told("replica_snapshot_started")))
-    world.leader.hand_over_all()
+    old = world.leader
+    old.hand_over_all()
     world.settle()
-    assert world.told("replica_snapshot_failed")
+    assert world.leader is not old
+    assert not world.told("replica_snapshot_failed")
+    assert len(world.told("replica_snapshot_finished")) == 1
+
+
+def senders(world: SnapshotWorld, name: str) -> list[str]:
+    """Peers in the events of this name."""
+    found = [re.search(r"peer='?(\w+)", line) for line in world.told(name)]
+    return [match[1] for match in found if match is not None]
+
+
+@pytest.mark.parametrize("how", ["kill", "crash"])
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_receiver_that_restarts_goes_on_with_what_it_has(how: str, chunks: int) -> None:
+    """NATS-213: of what a power cut takes, as much is sent again; the table moved on meanwhile."""
+    world = world_of()
+    away = away_and_cut(world)
+    sent: list[int] = []
+
+    def watch(_sender: str, _receiver: str, message: Message) -> Message:
+        if isinstance(message, SnapshotChunk):
+            sent.append(len(message.pairs))
+        return message
+
+    filtered(world, watch)
+    assert away.boot()
+    world.until(lambda: len(sent) == chunks)
+    run(world.cluster, 20)
+    getattr(away, how)("in the middle")
+    world.write(3)
+    assert away.boot()
+    world.settle()
+    [resumed] = world.told("replica_snapshot_resumed") or [""]
+    assert senders(world, "replica_snapshot_resumed") in (
+        [],
+        senders(world, "replica_snapshot_started")[:1],
+    )
+    assert resumed or how == "crash", "all of it may be lost with the power"
+    assert len(world.told("replica_snapshot_finished")) == 1
+
+
+def test_another_replica_sends_the_rest_when_the_sender_dies() -> None:
+    """NATS-213: nothing is written meanwhile, so both have the same table."""
+    world = world_of()
+    away = away_and_cut(world)
+    chunks: list[str] = []
+
+    def watch(sender: str, _receiver: str, message: Message) -> Message:
+        if isinstance(message, SnapshotChunk):
+            chunks.append(sender)
+        return message
+
+    filtered(world, watch)
+    assert away.boot()
+    world.until(lambda: len(chunks) == 3)
+    run(world.cluster, 20)
+    first = world.cluster.nodes[NodeId(chunks[0])]
+    first.kill("for good")
+    world.settle(60_000)
+    assert chunks[-1] != chunks[0]
+    assert senders(world, "replica_snapshot_resumed")
+    assert not world.told("replica_snapshot_begun_anew")
+
+
+def test_copy_is_begun_anew_when_nobody_has_the_same_table() -> None:
+    """Its event says so: rows were written since, and the one that kept the snapshot is gone."""
+    world = world_of()
+    away = away_and_cut(world)
+    chunks: list[str] = []
+
+    def watch(sender: str, _receiver: str, message: Message) -> Message:
+        if isinstance(message, SnapshotChunk):
+            chunks.append(sender)
+        return message
+
+    filtered(world, watch)
+    assert away.boot()
+    world.until(lambda: len(chunks) == 3)
+    run(world.cluster, 20)
+    away.kill("away again")
+    world.write(3)
+    first = world.cluster.nodes[NodeId(chunks[0])]
+    first.kill("restarted")
+    assert first.boot()
+    assert away.boot()
+    world.settle(60_000)
+    [anew] = world.told("replica_snapshot_begun_anew")
+    assert "nobody has the rest" in anew
+    assert not world.told("replica_snapshot_resumed")
+
+
+def test_follower_gives_the_table_and_the_leader_is_spared() -> None:
+    """Both have it; the base comes from the leader."""
+    world = world_of()
+    away = away_and_cut(world)
+    chunks: list[str] = []
+
+    def watch(sender: str, receiver: str, message: Message) -> Message | None:
+        if isinstance(message, SnapshotChunk):
+            chunks.append(sender)
+        is_early = world.cluster.scheduler.now_ms < until_ms
+        return (
+            None if is_early and receiver == away.node and isinstance(message, MsgSync) else message
+        )
+
+    # Its leader tells it what it lacks when it is connected to both.
+    until_ms = world.cluster.scheduler.now_ms + 100
+    filtered(world, watch)
+    assert away.boot()
+    world.settle()
+    assert world.leader.node not in chunks
+    assert len(chunks) > 2
 
 
 def test_damaged_chunk_is_asked_for_again() -> None:
@@ -365,10 +480,11 @@ def test_base_is_taken_as_far_as_the_table_allows(
 @pytest.mark.parametrize(
     ("seq", "base_max", "lacks_rows", "reason"),
     [
-        (51, 10, False, None),
-        (50, 10, False, "up to seq 50"),
+        (51, 30, False, None),
+        (50, 30, False, "up to seq 50"),
         (51, 9, False, "behind seq 9"),
-        (5, 10, True, None),
+        (51, 29, False, "behind seq 29, the leader's log begins with 31"),
+        (5, 30, True, None),
         (5, 9, True, "behind seq 9"),
     ],
 )

@@ -11,39 +11,53 @@ from raftstore.engine.deadlines import NEVER_MS
 from raftstore.types import History, Seq
 from tests.unit.engine.receiver_bench import (
     BASE,
+    GIVE_UP_MS,
     RETRY_MS,
     Receiving,
 )
 from tests.unit.engine.snapshots_bench import (
     CHANNEL,
+    SETTINGS,
 )
 
 # --- another leader, or no channel ----------------------------------------------------------------
 
 Reach = Callable[[Receiving], Any]
-STAGES: list[tuple[Reach, str]] = [
+QUESTIONS: list[tuple[Reach, str]] = [
     (Receiving.looking, "looking"),
     (Receiving.asking, "asking for an offer"),
     (Receiving.asking_base, "asking for an offer"),
+]
+COPIES: list[tuple[Reach, str]] = [
     (Receiving.copying, "copying"),
     (Receiving.written, "reading back"),
 ]
+STAGES = QUESTIONS + COPIES
 
 
-@pytest.mark.parametrize(("reach", "stage"), STAGES)
+@pytest.mark.parametrize(("reach", "stage"), COPIES)
+def test_change_of_leader_does_not_disturb_a_table_on_its_way(reach: Reach, stage: str) -> None:
+    """What is applied was committed, so it is right under every leader."""
+    bench = Receiving()
+    reach(bench)
+    bench.receiver.leader_changed(bench.mine, bench.now_ms)
+    assert (bench.stage(), bench.told()) == (stage, [])
+    for number in range(3):
+        bench.chunk(number)
+        bench.run_steps()
+    assert bench.done()[-1] == "reopen orders/3"
+
+
+@pytest.mark.parametrize(("reach", "stage"), QUESTIONS)
 def test_change_of_leader_ends_what_was_begun(reach: Reach, stage: str) -> None:
-    """S6.2: late steps, barriers and answers lead to nothing; it is begun anew."""
+    """S6.2: late barriers and answers lead to nothing; it is begun anew."""
     bench = Receiving()
     reach(bench)
     assert bench.stage() == stage
-    late = [bench.on_thread() for _ in range(len(bench.steps))]
     bench.done()
     bench.receiver.leader_changed(bench.mine, bench.now_ms)
     assert bench.failed() == "the leader changed"
-    for done in late:
-        done(bench.now_ms)
-    bench.run_steps()
-    assert bench.done() == (["abandon"] if bench.copies else [])
+    assert bench.done() == []
     bench.offer()
     bench.offer_base()
     bench.chunk(0)
@@ -120,12 +134,37 @@ def test_failure_of_a_copy_that_was_given_up_is_no_matter() -> None:
     bench.copies[0].fails_at = "write"
     bench.chunk(0)
     done = bench.on_thread()
-    bench.receiver.leader_changed(bench.mine, 1_000)
+    bench.chunk(1, reason="it is not kept any more")
     bench.told()
     bench.timer(RETRY_MS)
     done(RETRY_MS)
     assert bench.stage() == "looking"
     assert not bench.told()
+
+
+# --- the disk here ---
+
+
+@pytest.mark.parametrize("stage", ["looking", "reading back"])
+def test_disk_that_does_not_answer_here_is_not_waited_for_for_ever(stage: str) -> None:
+    """S0.4: the attempt fails, says so, and what the disk does later leads to nothing."""
+    bench = Receiving()
+    if stage == "looking":
+        bench.looking()
+    else:
+        bench.written()
+    assert bench.stage() == stage
+    bench.told()
+    bench.timer(GIVE_UP_MS - 1)
+    assert not bench.told()
+    bench.timer(GIVE_UP_MS)
+    assert bench.failed() == "the disk here did not answer for 10000 ms"
+    while bench.barriers:
+        bench.barrier(40)
+    bench.run_steps()
+    assert not bench.sent
+    assert not any(one.startswith(("pause", "complete")) for one in bench.done())
+    assert bench.due_ms == GIVE_UP_MS + SETTINGS.retry_ms
 
 
 # --- a base ---------------------------------------------------------------------------------------

@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 
 from raftstore.engine.deadlines import NEVER_MS
-from raftstore.engine.snapshots.sender import CHUNKS_ASKED_MAX, SnapshotSender
-from raftstore.ports.log import BASE_BYTES_MAX, Base
+from raftstore.engine.snapshots.sender import CHUNKS_ASKED_MAX
+from raftstore.ports.log import Base
 from raftstore.ports.table_copy import digest_of_pairs
-from raftstore.protocol.codec import encode
 from raftstore.protocol.replica_snapshots import (
     AskBase,
-    AskReplicaSnapshot,
     AskSnapshotChunk,
     BaseOffer,
     ReplicaSnapshotOffer,
     SnapshotChunk,
 )
-from raftstore.types import ChannelId, NodeId, Role, Seq, Term
+from raftstore.types import ChannelId, Seq, Term
+from tests.unit.engine.snapshots.sender_bench import Sending
 from tests.unit.engine.snapshots_bench import (
     CHANNEL,
     FIRST_ID,
@@ -32,54 +31,10 @@ from tests.unit.engine.snapshots_bench import (
     digest_of,
 )
 
-NOT_LED = "this replica does not lead the channel"
 NOT_SERVED = "this replica does not serve the channel now"
 NOT_HERE = "the channel is not here"
 FULL = "2 snapshots are served already; ask again later"
 GONE = "the snapshot is not kept any more"
-
-
-class Sending(Bench):
-    """A node that serves snapshots."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.sender = SnapshotSender(self.parts)
-
-    def ask(
-        self, sender: NodeId = B, request_id: int = 5, channel: ChannelId = CHANNEL, have: int = 50
-    ) -> None:
-        """A replica needs a table."""
-        self.sender.on_ask(sender, AskReplicaSnapshot(channel, request_id, Seq(have), Seq(9)))
-
-    def opened(self, sender: NodeId = B, channel: ChannelId = CHANNEL, base_max: int = 33) -> int:
-        """A snapshot is served; return its number."""
-        self.ask(sender, channel=channel)
-        self.barrier(base_max)
-        [offer] = self.said()
-        assert offer.snapshot_id, offer.reason
-        return int(offer.snapshot_id)
-
-    def chunk(self, snapshot: int, *numbers: int, sender: NodeId = B) -> None:
-        """The receiver asks for chunks."""
-        for number in numbers:
-            request = AskSnapshotChunk(CHANNEL, snapshot, number)
-            self.sender.on_ask_chunk(sender, request, self.now_ms)
-
-    def numbers(self) -> list[int]:
-        """Of the chunks that left since the last call."""
-        return [chunk.number for chunk in self.said()]
-
-    def go(self) -> None:
-        """Everything is read, and leaves."""
-        self.run_steps()
-        while self.sender.sending.next_ms != NEVER_MS:
-            self.timer(self.now_ms + 1)
-
-    def timer(self, now_ms: int) -> None:
-        """It is so late."""
-        self.now_ms = now_ms
-        self.sender.on_timer(now_ms)
 
 
 def refusal(reason: str, request_id: int = 5, channel: ChannelId = CHANNEL) -> Any:
@@ -150,37 +105,6 @@ def test_question_that_comes_again_before_the_barrier_takes_no_second_one() -> N
     assert len(bench.barriers) == 1, "what was opened is forgotten: it takes a barrier again"
 
 
-@pytest.mark.parametrize("late", [1, 2**32 - 1])
-def test_late_question_of_the_same_life_changes_nothing(late: int) -> None:
-    """S12: the receiver asked again since, and is served or will be; so it hears nothing of it."""
-    bench = Sending()
-    now = 2**40
-    bench.ask(request_id=now)
-    bench.ask(request_id=now - late)
-    bench.barrier()
-    [offer] = bench.said()
-    assert offer.request_id == now
-    bench.ask(request_id=now - late)
-    assert list(bench.sender.sessions) == [offer.snapshot_id]
-    assert (bench.sent, bench.barriers) == ([], [])
-    bench.chunk(offer.snapshot_id, 0)
-    bench.go()
-    assert bench.numbers() == [0]
-
-
-def test_question_of_another_life_counts_whatever_its_number() -> None:
-    """Each life draws where its numbers begin."""
-    bench = Sending()
-    bench.ask(request_id=2**40)
-    bench.barrier()
-    bench.said()
-    bench.ask(request_id=2**40 - 2**32)
-    assert not bench.sender.sessions
-    bench.barrier()
-    [offer] = bench.said()
-    assert offer.request_id == 2**40 - 2**32
-
-
 def test_no_more_snapshots_are_served_than_the_setting_allows() -> None:
     """Those that wait for their barrier count; a refused one takes no place."""
     bench = Sending()
@@ -215,9 +139,14 @@ def gone(runner: Any, bench: Bench) -> None:
     del bench.channels[CHANNEL]
 
 
-def follows(runner: Any, bench: Bench) -> None:
-    """Another node leads."""
-    runner.elector.role = Role.FOLLOWER
+def recovers(runner: Any, bench: Bench) -> None:
+    """It lacks something itself."""
+    runner.core.is_recovering = True
+
+
+def is_deaf(runner: Any, bench: Bench) -> None:
+    """Its log has a hole, or is about to be replaced."""
+    runner.is_deaf = True
 
 
 def is_cut(runner: Any, bench: Bench) -> None:
@@ -232,14 +161,15 @@ def is_stopped(runner: Any, bench: Bench) -> None:
 
 CHANGES = [
     (gone, NOT_HERE),
-    (follows, NOT_LED),
+    (recovers, NOT_SERVED),
+    (is_deaf, NOT_SERVED),
     (is_cut, NOT_SERVED),
     (is_stopped, NOT_SERVED),
 ]
 
 
 @pytest.mark.parametrize(("change", "reason"), CHANGES)
-def test_only_a_leader_that_serves_the_channel_gives_its_table(change: Any, reason: str) -> None:
+def test_only_a_replica_that_serves_the_channel_gives_its_table(change: Any, reason: str) -> None:
     """S6.6: when it is asked, and when the barrier is taken."""
     bench = Sending(serve_max=1)
     runner = bench.channels[CHANNEL]
@@ -263,9 +193,9 @@ def test_reason_of_the_channel_comes_before_that_of_the_limit() -> None:
     """To ask again later would not help."""
     bench = Sending(serve_max=1)
     bench.opened(C, channel=OTHER)
-    follows(bench.channels[CHANNEL], bench)
+    recovers(bench.channels[CHANNEL], bench)
     bench.ask()
-    assert bench.sent == [(B, refusal(NOT_LED))]
+    assert bench.sent == [(B, refusal(NOT_SERVED))]
 
 
 @pytest.mark.parametrize(("have", "is_served"), [(59, True), (60, False), (61, False)])
@@ -613,24 +543,8 @@ def test_base_above_what_the_other_table_allows_is_not_given() -> None:
     assert bench.sent == [(C, nothing)]
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_base_that_no_message_holds_is_refused_with_its_size(more: int) -> None:
-    """S12: one that is as large as a log may hold still fits."""
-    bench = Sending()
-    folds = bytes(BASE_BYTES_MAX + more)
-    bench.base = Base(Term(3), Seq(30), b"h" * 16, folds)
-    bench.sender.on_ask_base(C, AskBase(CHANNEL, 8, Seq(30)))
-    [offer] = bench.said()
-    size = BASE_BYTES_MAX + more
-    reason = f"the base here takes {size} bytes, messages hold {BASE_BYTES_MAX}" if more else ""
-    assert (offer.reason, offer.seq, len(offer.folds)) == (
-        (reason, 0, 0) if more else ("", 30, size)
-    )
-    assert encode(offer)
-
-
 @pytest.mark.parametrize(("change", "reason"), CHANGES)
-def test_only_a_leader_that_serves_the_channel_gives_its_base(change: Any, reason: str) -> None:
+def test_only_a_replica_that_serves_the_channel_gives_its_base(change: Any, reason: str) -> None:
     """S6.6: what it contradicts or lacks must not spread; whatever its log's base is."""
     bench = Sending()
     bench.base = BASE

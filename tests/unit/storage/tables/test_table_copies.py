@@ -13,6 +13,7 @@ from raftstore.errors import CorruptRecordError, StorageError
 from raftstore.ports.table_copy import CopyDigest, Pair, digest_of_pairs
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.generations import (
+    BEGUN_NAME,
     COMPLETE_NAME,
     Generation,
     generation_of,
@@ -39,6 +40,7 @@ STEPS = (
     "copy.before-switch",
     "copy.after-switch",
 )
+COPIED = History(Term(1), Seq(100))
 ROWS = {b"%03d" % n: bytes([n]) * 200 for n in range(100)}
 
 
@@ -97,7 +99,7 @@ def pages_of(tables: LevelDbTables | SimTables, bytes_max: int = 4_000) -> list[
 
 def built(tables: LevelDbTables, pages: list[list[Pair]]) -> LevelDbCopy:
     """A copy of these pages that was read back."""
-    copy = tables.begin_copy(CHANNEL)
+    copy = tables.begin_copy(CHANNEL, COPIED)
     for pairs in pages:
         copy.write(pairs)
     copy.finish()
@@ -161,7 +163,7 @@ def test_stop_at_any_step_leaves_the_former_table_or_the_copied_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S6.4: never half of a table, and the next start has removed what is not in use."""
+    """S6.4: never half of a table; what is not complete is there for who goes on with it only."""
     home, found = receiver._directory, tmp_path / "found"
 
     def stop(failpoint: str) -> None:
@@ -177,6 +179,10 @@ def test_stop_at_any_step_leaves_the_former_table_or_the_copied_one(
     monkeypatch.undo()
     again = reopened(found)
     assert again.content_hash(CHANNEL) == expected
+    copy = again.begun_copy(CHANNEL)
+    assert (copy is None) == (step == STEPS[-1])
+    if copy is not None:
+        copy.abandon()
     names = {path.name for path in (found / "tables").iterdir() if path.is_dir()}
     assert names == {Generation(CHANNEL, 1 if step == STEPS[-1] else 0).name}
     again.close()
@@ -222,7 +228,7 @@ def reopened_position(directory: Path) -> int:
 
 def test_generations_are_numbered_on(sender: LevelDbTables, receiver: LevelDbTables) -> None:
     """An abandoned one gives its number to nobody, and the second copy replaces the first."""
-    receiver.begin_copy(CHANNEL).abandon()
+    receiver.begin_copy(CHANNEL, COPIED).abandon()
     installed(receiver, pages_of(sender))
     sender.apply(CHANNEL, [rows_record(101, {b"more": b"rows"})])
     sender.apply_queued()
@@ -249,7 +255,7 @@ def test_copy_that_cannot_be_written_costs_nothing_but_itself(
 ) -> None:
     """The channel's table is what it was, and the node goes on."""
     pages = pages_of(sender)
-    copy = receiver.begin_copy(CHANNEL)
+    copy = receiver.begin_copy(CHANNEL, COPIED)
     copy.path.mkdir()
     (copy.path / "CURRENT").write_text("what is this")
     with pytest.raises(StorageError):
@@ -257,6 +263,84 @@ def test_copy_that_cannot_be_written_costs_nothing_but_itself(
     copy.abandon()
     assert not copy.path.exists()
     assert receiver.get(CHANNEL, b"old") is not None
+
+
+def rest_of(tables: LevelDbTables, after: bytes) -> list[Pair]:
+    """The sender's pairs behind a key."""
+    return [pair for page in pages_of(tables) for pair in page if pair[0] > after]
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_copy_of_an_earlier_life_is_gone_on_with(
+    sender: LevelDbTables, receiver: LevelDbTables, pages: int
+) -> None:
+    """S6.4: what is there is read back, the rest is written behind it, and the whole is verified;
+    the table that the channel had serves meanwhile, over the restart, too."""
+    copy = receiver.begin_copy(CHANNEL, COPIED)
+    for pairs in pages_of(sender)[:pages]:
+        copy.write(pairs)
+    receiver.close()
+    again = reopened(receiver._directory)
+    assert again.begun_channels() == (CHANNEL,)
+    assert again.get(CHANNEL, b"old") is not None
+    found = again.begun_copy(CHANNEL)
+    assert found is not None
+    assert again.begun_copy(CHANNEL) is None, "it is handed over once"
+    assert found.position == COPIED
+    while not found.verify(2_000):
+        pass
+    point = found.resume_point()
+    held = [pair for page in pages_of(sender)[:pages] for pair in page]
+    digest = CopyDigest()
+    digest.add(held)
+    assert point == (held[-1][0], len(held), digest.digest())
+    found.write(rest_of(sender, point.after))
+    found.finish()
+    assert found.verify(1 << 30)
+    found.complete()
+    again.install(CHANNEL, found)
+    again.open_channel(CHANNEL, TableMachine())
+    assert again.content_hash(CHANNEL) == sender.content_hash(CHANNEL)
+    again.apply_queued()
+    again.close()
+    assert reopened_position(receiver._directory) == 100
+
+
+@pytest.mark.parametrize("what", ["no file", "damaged file", "older than the table"])
+def test_copy_that_nobody_can_go_on_with_is_removed_at_the_start(
+    sender: LevelDbTables, receiver: LevelDbTables, what: str
+) -> None:
+    """Its position is not known, or another copy was switched to since."""
+    copy = receiver.begin_copy(CHANNEL, COPIED)
+    copy.write(pages_of(sender)[0])
+    file = copy.path / BEGUN_NAME
+    if what == "no file":
+        file.unlink()
+    elif what == "damaged file":
+        flip_bit(file, 3)
+    else:
+        installed(receiver, pages_of(sender))
+    receiver.close()
+    again = reopened(receiver._directory)
+    assert again.begun_channels() == ()
+    assert again.begun_copy(CHANNEL) is None
+    assert not copy.path.exists()
+    assert again.begin_copy(CHANNEL, COPIED).path != path_of(receiver._directory, CHANNEL)
+    again.close()
+
+
+def test_copy_of_a_dropped_channel_is_removed(
+    sender: LevelDbTables, receiver: LevelDbTables
+) -> None:
+    """At the start, before it could be handed over; and it is in nobody's way."""
+    copy = receiver.begin_copy(CHANNEL, COPIED)
+    copy.write(pages_of(sender)[0])
+    receiver.close()
+    again = reopened(receiver._directory)
+    again.forget_copy(CHANNEL)
+    again.forget_copy(CHANNEL)
+    assert (again.begun_channels(), copy.path.exists()) == ((), False)
+    again.close()
 
 
 def test_damage_at_the_sender_is_found_before_it_is_sent(tmp_path: Path) -> None:
@@ -275,7 +359,7 @@ def test_keys_of_another_channel_are_found_when_a_copy_is_read_back(
     sender: LevelDbTables, receiver: LevelDbTables
 ) -> None:
     """A copy holds one channel's table and nothing else."""
-    copy = receiver.begin_copy(CHANNEL)
+    copy = receiver.begin_copy(CHANNEL, COPIED)
     for pairs in pages_of(sender):
         copy.write(pairs)
     copy.source.put(b"\xff" * 20, b"stray")
@@ -303,7 +387,7 @@ def test_simulated_tables_copy_as_the_real_ones(sender: LevelDbTables) -> None:
     pages = pages_of(sender)
     tables = SimTables()
     tables.open_channel(CHANNEL, TableMachine())
-    copy = tables.begin_copy(CHANNEL)
+    copy = tables.begin_copy(CHANNEL, COPIED)
     for pairs in pages:
         copy.write(pairs)
     copy.finish()

@@ -13,7 +13,12 @@ import pytest
 from raftstore.errors import CorruptRecordError, PersistError
 from raftstore.ports.table_copy import CopyDigest, Pair
 from raftstore.storage.tables import table_copy as module
-from raftstore.storage.tables.generations import COMPLETE_NAME, Generation, copied_position
+from raftstore.storage.tables.generations import (
+    BEGUN_NAME,
+    COMPLETE_NAME,
+    Generation,
+    copied_position,
+)
 from raftstore.storage.tables.keys import applied_key, encode_applied
 from raftstore.storage.tables.leveldb_database import share_of
 from raftstore.storage.tables.table_copy import LevelDbCopy
@@ -34,7 +39,9 @@ def copy(tmp_path: Path) -> Iterator[LevelDbCopy]:
     """One that has no file yet."""
     tables = tmp_path / "tables"
     tables.mkdir()
-    made = LevelDbCopy(CHANNEL, tables / Generation(CHANNEL, 1).name, SMALL, share_of(SMALL, 1))
+    made = LevelDbCopy(
+        CHANNEL, COPIED, tables / Generation(CHANNEL, 1).name, SMALL, share_of(SMALL, 1)
+    )
     yield made
     made.close()
 
@@ -69,7 +76,7 @@ def test_read_back_is_bounded_by_bytes(copy: LevelDbCopy, count: int) -> None:
 
 def copy_pairs(copy: LevelDbCopy, bytes_max: int) -> int:
     """The pairs that the first call of another reader takes."""
-    other = LevelDbCopy(CHANNEL, copy.path, SMALL, share_of(SMALL, 1))
+    other = LevelDbCopy(CHANNEL, COPIED, copy.path, SMALL, share_of(SMALL, 1))
     other.source = copy.source
     other.verify(bytes_max)
     found = other.found()[1]
@@ -106,9 +113,11 @@ def test_directories_are_synced_before_the_copy_is_whole(copy: LevelDbCopy) -> N
     """The names of its files, then its own name; then the file that is the switch."""
     ops = copy._ops = NotingFiles()
     copy.write(PAIRS)
-    assert ops.changes == []
-    copy.finish()
     name = copy.path.name
+    begun = [f"create {BEGUN_NAME}"]
+    assert ops.changes[:1] == begun
+    ops.changes.clear()
+    copy.finish()
     assert ops.changes == [f"sync {name}/", "sync tables/"]
     assert copy.verify(1 << 20)
     copy.complete()
