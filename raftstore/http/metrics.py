@@ -76,6 +76,10 @@ HELP: Final = {
     "raftstore_clients_ended": "Connections of clients that were ended or not let in, by reason: "
     "slow_frame (a frame did not become complete, or all such held too much), slow_client (answers "
     "were not read), idle, or too_many_clients.",
+    "raftstore_replica_snapshot_bytes": "Bytes of tables that were sent to other replicas and "
+    "received of them (replica snapshots).",
+    "raftstore_replica_snapshot_chunks": "The same in chunks.",
+    "raftstore_replica_snapshots": "Replica snapshots that are served and taken now.",
     "raftstore_scrub_bytes": "Bytes of log and tables that were read and verified.",
     "raftstore_scrub_passes": "How often all of them were read.",
     "raftstore_scrub_damages": "Damaged places of the log, and tables, that this found.",

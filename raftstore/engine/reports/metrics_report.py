@@ -70,6 +70,7 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_table_merged_bytes_total", (), float(merger.merged_bytes_total)
     given_up = node.retention.floors.given_up_total
     yield "raftstore_log_floors_given_up_total", (), float(given_up)
+    yield from _snapshots(node)
     healing = node.healing
     yield "raftstore_scrub_bytes_total", (), float(healing.scrubber.bytes_total)
     yield "raftstore_scrub_passes_total", (), float(healing.scrubber.passes_total)
@@ -79,6 +80,17 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
+
+
+def _snapshots(node: NodeParts) -> Iterator[Sample]:
+    sender, receiver = node.snapshots.sender, node.snapshots.receiver
+    sent, received = (("direction", "sent"),), (("direction", "received"),)
+    yield "raftstore_replica_snapshot_bytes_total", sent, float(sender.sent_bytes)
+    yield "raftstore_replica_snapshot_bytes_total", received, float(receiver.received_bytes)
+    yield "raftstore_replica_snapshot_chunks_total", sent, float(sender.sent_chunks)
+    yield "raftstore_replica_snapshot_chunks_total", received, float(receiver.received_chunks)
+    yield "raftstore_replica_snapshots", sent, float(len(sender.sessions))
+    yield "raftstore_replica_snapshots", received, float(len(receiver.transfers))
 
 
 def _peers(node: NodeParts, now_ms: int) -> Iterator[Sample]:

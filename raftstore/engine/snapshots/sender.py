@@ -99,7 +99,7 @@ class SnapshotSender:
         """When the next chunk may leave."""
         self.idle: Deadlines[int] = Deadlines()
         self.sending: Deadlines[int] = Deadlines()
-        self.sent_bytes = 0
+        self.sent_bytes = self.sent_chunks = 0
 
     def pinned(self, channel: ChannelId) -> dict[NodeId, Seq]:
         """For each receiver of the channel, behind which seq its log needs records."""
@@ -366,6 +366,7 @@ class SnapshotSender:
             session.under_way.discard(chunk.number)
             self._send(session.to, chunk)
             self.sent_bytes += size
+            self.sent_chunks += 1
             took_ms = size * 1_000 / self._settings.second_bytes_max
             self._free_ms = max(self._free_ms, float(now_ms)) + took_ms
         if self._leaving:

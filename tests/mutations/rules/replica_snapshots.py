@@ -8,6 +8,8 @@ from tests.mutations.syntax import Edit
 
 WORLDS = "tests/unit/engine/snapshots/test_replica_snapshots.py::test_"
 SENDER = "tests/unit/engine/snapshots/test_snapshot_sender.py::test_"
+ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
+REST = "tests/unit/engine/snapshots/test_snapshot_rest.py::test_"
 COPIES = "tests/unit/storage/tables/test_table_copies.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
@@ -26,8 +28,8 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "The former table comes back when the copied one that replaced it is damaged.",
         Edit(
             "TablesDirectory._channels",
-            "number != current",
-            "number > current",
+            "number not in (current, begun)",
+            "number > current and number != begun",
         ),
         directed(COPIES + "stop_at_any_step_leaves_the_former_table_or_the_copied_one"),
     ),
@@ -83,13 +85,13 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S6.2-snapshot",
-        "A snapshot of the former leader is gone on with under the next one.",
+        "A base of the former leader is taken under the next one.",
         Edit(
             "SnapshotReceiver.leader_changed",
-            "transfer is not None and transfer.stage is not Stage.ENDING",
+            "transfer is not None and transfer.stage in (Stage.LOOKING, Stage.ASKING)",
             "False",
         ),
-        directed(WORLDS + "change_of_leader_begins_anew"),
+        directed(ENDINGS + "change_of_leader_ends_what_was_begun"),
     ),
     mutation(
         "S6.4-divergent-tail",
@@ -202,10 +204,79 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "S6.4-rest-digest",
+        "The rest of a table is sent behind first pairs that are not this table's.",
+        Edit(
+            "SnapshotSender._compared",
+            "ResumePoint(session.starts[0] or b'', digest.pairs, digest.digest()) == rest",
+            "True",
+        ),
+        directed(REST + "rest_behind_other_pairs_is_refused"),
+    ),
+    mutation(
+        "S6.4-rest-position",
+        "The rest of a table is sent from another position.",
+        Edit("SnapshotSender._why_not_at", "here != position", "False"),
+        directed(REST + "rest_of_a_table_that_is_not_here_is_refused_with_the_positions"),
+    ),
+    mutation(
+        "S6.4-rest-trusted",
+        "What an earlier life wrote of a copy counts without being read back.",
+        Edit(
+            "LevelDbCopy.verify",
+            "self._digest, self._position, self._last_key = CopyDigest(), EMPTY_HISTORY, b''",
+            "",
+        ),
+        directed(COPIES + "copy_of_an_earlier_life_is_gone_on_with"),
+    ),
+    mutation(
+        "O6-rest-for-ever",
+        "A copy whose rest nobody has is asked for and for, and never begun anew.",
+        Edit(
+            "SnapshotReceiver._ask_table",
+            "reason is None and tries > len(self._sources(transfer.runner))",
+            "False",
+        ),
+        directed(REST + "each_replica_is_asked_for_the_rest_the_leader_last_then_it_is_begun_anew"),
+    ),
+    mutation(
+        "S6.4-rest-lost",
+        "A restart throws away what was copied.",
+        Edit("TablesDirectory._channels", "number not in (current, begun)", "number != current"),
+        directed(COPIES + "copy_of_an_earlier_life_is_gone_on_with"),
+    ),
+    mutation(
+        "S0.3-damaged-given",
+        "A replica gives others a table that it is replacing because it is damaged.",
+        Edit("SnapshotSender._refusal", "self._is_damaged(channel)", "False"),
+        directed(REST + "table_that_is_to_be_replaced_here_is_given_to_nobody"),
+    ),
+    mutation(
+        "S0.3-recovering-given",
+        "A replica that lacks something gives others its table and its base.",
+        Edit("SnapshotSender._refusal", "runner.core.is_recovering", "False"),
+        directed(
+            SENDER + "only_a_replica_that_serves_the_channel_gives_its_table",
+            SENDER + "only_a_replica_that_serves_the_channel_gives_its_base",
+        ),
+    ),
+    mutation(
+        "O6-sender-died",
+        "A receiver waits for a sender whose connection broke.",
+        Edit("SnapshotReceiver.peer_lost", "transfer.source == node and is_waiting", "False"),
+        directed(REST + "broken_connection_has_another_replica_asked_for_the_rest"),
+    ),
+    mutation(
+        "S6.6-table-useless",
+        "A table is taken behind which the leader's base cannot follow.",
+        Edit("why_no_table", "base_max < lacking.trimmed_to - 1", "False"),
+        directed(WORLDS + "table_is_taken_if_it_is_newer_and_this_log_has_what_it_refers_to"),
+    ),
+    mutation(
         "S12-late-question",
         "A question that came late ends the snapshot of the one that was asked since.",
         Edit("is_older", "0 < than - request_id < IDS_OF_A_LIFE", "False"),
-        directed(SENDER + "late_question_of_the_same_life_changes_nothing"),
+        directed(REST + "late_question_of_the_same_life_changes_nothing"),
     ),
     mutation(
         "S0.4-copy-hangs",
@@ -215,24 +286,21 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
             "self.deadlines.push(transfer.runner.channel, transfer.give_up_ms)",
             "",
         ),
-        directed(
-            "tests/unit/engine/snapshots/test_snapshot_receiver.py::test_"
-            "disk_that_does_not_answer_here_is_not_waited_for_for_ever"
-        ),
+        directed(ENDINGS + "disk_that_does_not_answer_here_is_not_waited_for_for_ever"),
     ),
     mutation(
         "S12-base-size",
         "A base that no message holds is sent, which ends the connection.",
         Edit("SnapshotSender.on_ask_base", "len(base.folds) > BASE_BYTES_MAX", "False"),
-        directed(SENDER + "base_that_no_message_holds_is_refused_with_its_size"),
+        directed(REST + "base_that_no_message_holds_is_refused_with_its_size"),
     ),
     mutation(
         "O6-snapshot-ready",
         "A leader gives no snapshot before it has committed in its term, for which it may need it.",
         Edit(
             "SnapshotSender._refusal",
-            "runner.elector.role is not Role.LEADER",
-            "runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready",
+            "runner.core.is_recovering",
+            "runner.core.is_recovering or not runner.core.leader_is_ready",
         ),
         directed(WORLDS + "leader_that_cannot_commit_without_the_receiver_gives_it_a_snapshot"),
     ),

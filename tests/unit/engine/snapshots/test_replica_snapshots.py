@@ -301,6 +301,20 @@ def test_copy_is_begun_anew_when_nobody_has_the_same_table() -> None:
     assert not world.told("replica_snapshot_resumed")
 
 
+SIZES = ("bytes_total", "chunks_total")
+
+
+def metrics_of(node: SimNode) -> dict[tuple[str, str], float]:
+    """What the node tells of replica snapshots, by name and direction."""
+    assert node.runner is not None
+    before = "raftstore_replica_snapshot_"
+    return {
+        (name.removeprefix(before), labels[0][1]): value
+        for name, labels, value in node.runner.reports.metrics()[0]
+        if name.startswith(before)
+    }
+
+
 def test_follower_gives_the_table_and_the_leader_is_spared() -> None:
     """Both have it; the base comes from the leader."""
     world = world_of()
@@ -322,6 +336,13 @@ def test_follower_gives_the_table_and_the_leader_is_spared() -> None:
     world.settle()
     assert world.leader.node not in chunks
     assert len(chunks) > 2
+    told = {
+        name: metrics_of(world.cluster.nodes[NodeId(chunks[0])])[name, "sent"] for name in SIZES
+    }
+    assert told == {name: metrics_of(away)[name, "received"] for name in SIZES}
+    assert told["chunks_total"] == len(chunks)
+    assert told["bytes_total"] > 20 * 200
+    assert metrics_of(world.leader)["bytes_total", "sent"] == 0
 
 
 def test_damaged_chunk_is_asked_for_again() -> None:
