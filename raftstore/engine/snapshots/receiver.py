@@ -337,9 +337,10 @@ class SnapshotReceiver:
                 f"the table of {tuple(position)} was offered, not of {tuple(transfer.position)}"
             )
         # B8: a copy that does not fit fails a write of LevelDB, which ends the whole node.
-        reason = reason or self._shortage(offer.table_bytes)
-        if not offer.snapshot_id or reason is not None:
-            self._fail(transfer, reason or "there is none", now_ms)
+        shortage = None if reason else self._shortage(offer.table_bytes)
+        if not offer.snapshot_id or reason or shortage:
+            why = reason or shortage or "there is none"
+            self._fail(transfer, why, now_ms, is_copy_good=shortage is None)
             return
         transfer.stage = Stage.COPYING
         transfer.snapshot_id, transfer.position = offer.snapshot_id, position
@@ -379,9 +380,10 @@ class SnapshotReceiver:
         ):
             return  # late
         left_bytes = max(0, transfer.table_bytes - transfer.bytes)
-        reason = chunk.reason or self._shortage(left_bytes)
-        if reason:
-            self._fail(transfer, reason, now_ms)
+        shortage = self._shortage(left_bytes)
+        if chunk.reason or shortage:
+            reason = chunk.reason or shortage or ""
+            self._fail(transfer, reason, now_ms, is_copy_good=shortage is None)
             return
         number = chunk.number
         is_next = transfer.taken_chunks <= number < transfer.taken_chunks + CHUNKS_AHEAD

@@ -48,7 +48,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
     mutation(
         "B8-copy",
         "A table is copied to a disk that has no room for it, and the node ends.",
-        Edit("SnapshotReceiver.on_offer", "reason or self._shortage(offer.table_bytes)", "reason"),
+        Edit("SnapshotReceiver.on_offer", "self._shortage(offer.table_bytes)", "None"),
         directed(RECEIVER + "b8_copy_that_does_not_fit_the_disk_is_not_begun"),
     ),
     mutation(
@@ -56,8 +56,8 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "A copy goes on although others have filled the disk meanwhile.",
         Edit(
             "SnapshotReceiver.on_chunk",
-            "chunk.reason or self._shortage(left_bytes)",
-            "chunk.reason",
+            "self._shortage(left_bytes)",
+            "None",
         ),
         directed(RECEIVER + "b8_copy_ends_when_the_rest_of_it_has_no_room_any_more"),
     ),
