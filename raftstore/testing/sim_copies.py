@@ -13,7 +13,7 @@ from raftstore.types import ChannelId, History
 
 @dataclass(slots=True, eq=False)
 class Staged:
-    """What the disk holds of a copy that is not complete."""
+    """A copy that is not complete, as the disk holds it."""
 
     position: History
     batches: list[list[Pair]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class SimCopies:
         self.switched.pop(channel, None)
 
     def lose_power(self) -> None:
-        """What was not durable may be gone."""
+        """Lose some of what was not durable."""
         chance = random.Random(sum(len(each.batches) for each in self.staged.values()))
         for staged in self.staged.values():
             staged.lose_power(chance)

@@ -14,8 +14,6 @@ that the leader is spared; a base comes from the leader.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from typing import Final
 
@@ -24,9 +22,10 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.snapshots.decisions import Lacking, takes_base, why_no_base, why_no_table
 from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.engine.snapshots.transfer import Stage, Transfer
 from raftstore.errors import StorageError
 from raftstore.ports.log import Base
-from raftstore.ports.table_copy import Pair, ResumePoint, TableCopy, digest_of_pairs
+from raftstore.ports.table_copy import Pair, TableCopy, digest_of_pairs
 from raftstore.ports.tables import Barrier, ReadDone
 from raftstore.protocol.replica_snapshots import (
     AskBase,
@@ -37,56 +36,12 @@ from raftstore.protocol.replica_snapshots import (
     ReplicaSnapshotOffer,
     SnapshotChunk,
 )
-from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Role, Seq, node_name
+from raftstore.types import ChannelId, History, NodeId, Role, Seq, node_name
 
 CHUNKS_AHEAD: Final = 2
 """Chunks that are asked for and not written yet."""
 VERIFY_BYTES: Final = 4 * 1024 * 1024
 """Bytes read back in one step; between two the thread does other steps."""
-
-
-class Stage(Enum):
-    """How far one replica is."""
-
-    LOOKING = "looking"
-    REREADING = "reading what was copied before"
-    ASKING = "asking for an offer"
-    COPYING = "copying"
-    VERIFYING = "reading back"
-    ENDING = "switching"
-
-
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """One channel on its way to a table or a base."""
-
-    runner: ChannelRunner
-    source: NodeId
-    stage: Stage = Stage.LOOKING
-    lacking: Lacking | None = None
-    request_id: int = 0
-    asked: AskBase | AskReplicaSnapshot | AskSnapshotRest | None = None
-    give_up_ms: int = 0
-    snapshot_id: int = 0
-    position: History = EMPTY_HISTORY
-    table_bytes: int = 0
-    copy: TableCopy | None = None
-    rest: ResumePoint | None = None
-    """How far an attempt before this one had come."""
-    started_ms: int = 0
-    asked_chunks: int = 0
-    """The number of the next chunk to be asked for."""
-    taken_chunks: int = 0
-    early: dict[int, SnapshotChunk] = field(default_factory=dict)
-    """The chunk behind the next one, when it came first."""
-    is_writing: bool = False
-    last: SnapshotChunk | None = None
-    pairs: int = 0
-    bytes: int = 0
-    base: Base | None = None
-    operation: int = 0
-    """Of the log: what has to be durable before the next step."""
-    is_ending: bool = False
 
 
 class SnapshotReceiver:

@@ -1,6 +1,6 @@
 """The sending side: snapshots of tables of this node, read a chunk at a time (S6.6).
 
-Any replica that is whole gives its table, whoever leads: what is applied was committed. So one that
+Any replica that is whole gives its table, leader or not: what is applied was committed. So one that
 has the same table gives the rest of what another began to send, or of what a receiver has of an
 earlier life: it compares the first pairs, as its own snapshot of that position has them.
 

@@ -21,7 +21,7 @@ channel goes to a view of the state before it (``raftstore.storage.tables.views`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -50,9 +50,10 @@ from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.applier import Applier, OnApplied
 from raftstore.storage.tables.barriers import Barriers, base_max_of
 from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
-from raftstore.storage.tables.keys import STORE_ID, channel_end, rows_end, rows_prefix
-from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, keys_between
+from raftstore.storage.tables.keys import STORE_ID, channel_end
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
+from raftstore.storage.tables.live_reads import LiveReads
 from raftstore.storage.tables.merges import MergeJob, Merges
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
 from raftstore.storage.tables.table_copy import LevelDbCopy
@@ -60,35 +61,6 @@ from raftstore.storage.tables.tables_directory import OPENING_THREADS, OnOpened,
 from raftstore.storage.tables.views import Shared, Views
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import ChannelId, History, Seq
-
-
-class _Live:
-    """The applier's own reads: of the database, whatever readers are shown."""
-
-    def __init__(self, reads: LevelDbReads, source: Callable[[ChannelId], Any]) -> None:
-        self._reads = reads
-        self._source = source
-
-    def get(self, channel: ChannelId, key: bytes) -> Row | None:
-        """One row."""
-        return self._reads.row(self._source(channel), channel, key)
-
-    def keys(self, channel: ChannelId, start: bytes) -> Iterator[bytes]:
-        """Keys of all rows from ``start`` on, in order."""
-        prefix = rows_prefix(channel)
-        for key in keys_between(self._source(channel), prefix + start, rows_end(channel)):
-            yield key[len(prefix) :]
-
-    def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
-        """A value of the state beside the rows."""
-        return self._reads.state_get(self._source(channel), channel, key)
-
-    def state_scan(
-        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
-    ) -> list[tuple[bytes, bytes]]:
-        """At most ``limit`` pairs of that state, in key order."""
-        return self._reads.state_scan(self._source(channel), channel, start, stop, limit)
-
 
 LEVELS: Final = 7
 """Of LevelDB, fixed when it is compiled."""
@@ -108,7 +80,7 @@ class LevelDbTables:
         self._reads = LevelDbReads(directory)
         self._applier = Applier(
             new_batch=lambda channel: self._written(channel).write_batch(),
-            live=_Live(self._reads, lambda channel: self._written(channel).source),
+            live=LiveReads(self._reads, lambda channel: self._written(channel).source),
             errors=DATABASE_ERRORS,
             failed=self._reads.failed,
             piece_applied=self._piece_applied,

@@ -202,7 +202,7 @@ def test_replica_between_table_and_base_helps_to_elect_a_leader() -> None:
 
 
 def test_change_of_leader_does_not_disturb_a_table() -> None:
-    """What is applied was committed: who sends it need not lead, and the log is matched anew."""
+    """Its sender need not lead: all that is applied was committed; the log is matched anew."""
     world = world_of()
     away = away_and_cut(world)
     assert away.boot()
@@ -305,7 +305,7 @@ SIZES = ("bytes_total", "chunks_total")
 
 
 def metrics_of(node: SimNode) -> dict[tuple[str, str], float]:
-    """What the node tells of replica snapshots, by name and direction."""
+    """Metrics of replica snapshots, by name and direction."""
     assert node.runner is not None
     before = "raftstore_replica_snapshot_"
     return {

@@ -37,7 +37,7 @@ STAGES = QUESTIONS + COPIES
 
 @pytest.mark.parametrize(("reach", "stage"), COPIES)
 def test_change_of_leader_does_not_disturb_a_table_on_its_way(reach: Reach, stage: str) -> None:
-    """What is applied was committed, so it is right under every leader."""
+    """All that is applied was committed, so it is right under every leader."""
     bench = Receiving()
     reach(bench)
     bench.receiver.leader_changed(bench.mine, bench.now_ms)

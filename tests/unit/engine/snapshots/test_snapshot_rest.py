@@ -54,7 +54,7 @@ def begun_before(*knows_rest: NodeId, pairs: int = HELD, seq: int = 60) -> Recei
 
 
 def asking_rest(*knows_rest: NodeId) -> Receiving:
-    """What is there was read back, and the question is out."""
+    """The copy was read back, and the question is out."""
     bench = begun_before(*knows_rest)
     bench.looking()
     bench.barrier(40)
@@ -263,7 +263,7 @@ def test_rest_is_given_behind_the_same_first_pairs() -> None:
 
 @pytest.mark.parametrize("pairs", [1, 2, 3, 5])
 def test_first_pairs_end_anywhere_in_a_page(pairs: int) -> None:
-    """Whatever the chunks were that the receiver got."""
+    """Its former sender may have cut chunks elsewhere."""
     bench = Sending()
     bench.sender.on_ask_rest(B, rest_of(5, pairs), 1_000)
     bench.run_steps()

@@ -1,0 +1,62 @@
+"""One channel on its way to a table or a base of another replica: what is known of it so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.snapshots.decisions import Lacking
+from raftstore.ports.log import Base
+from raftstore.ports.table_copy import ResumePoint, TableCopy
+from raftstore.protocol.replica_snapshots import (
+    AskBase,
+    AskReplicaSnapshot,
+    AskSnapshotRest,
+    SnapshotChunk,
+)
+from raftstore.types import EMPTY_HISTORY, History, NodeId
+
+
+class Stage(Enum):
+    """How far one replica is."""
+
+    LOOKING = "looking"
+    REREADING = "reading what was copied before"
+    ASKING = "asking for an offer"
+    COPYING = "copying"
+    VERIFYING = "reading back"
+    ENDING = "switching"
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One channel on its way to a table or a base."""
+
+    runner: ChannelRunner
+    source: NodeId
+    stage: Stage = Stage.LOOKING
+    lacking: Lacking | None = None
+    request_id: int = 0
+    asked: AskBase | AskReplicaSnapshot | AskSnapshotRest | None = None
+    give_up_ms: int = 0
+    snapshot_id: int = 0
+    position: History = EMPTY_HISTORY
+    table_bytes: int = 0
+    copy: TableCopy | None = None
+    rest: ResumePoint | None = None
+    """How far an attempt before this one had come."""
+    started_ms: int = 0
+    asked_chunks: int = 0
+    """The number of the next chunk to be asked for."""
+    taken_chunks: int = 0
+    early: dict[int, SnapshotChunk] = field(default_factory=dict)
+    """The chunk behind the next one, when it came first."""
+    is_writing: bool = False
+    last: SnapshotChunk | None = None
+    pairs: int = 0
+    bytes: int = 0
+    base: Base | None = None
+    operation: int = 0
+    """Of the log: what has to be durable before the next step."""
+    is_ending: bool = False
