@@ -447,6 +447,8 @@ class ExpirySettings:
     clock_ahead_ms: int = 1_000
     """A leader expires nothing that a quorum's clocks, as heartbeats tell them, are not due to
     expire for longer than this: a single clock that is ahead has no row expire early."""
+    keys_max: int = 1_000
+    """Rows that one such record names and removes; others that are due are hidden meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ SPECIAL_RANGES: Final = {
     "snapshot.session_ms": Range(1_000, 600_000),
     "snapshot.request_ms": Range(10, 600_000),
     "snapshot.retry_ms": Range(10, 600_000),
+    "expiry.keys_max": Range(1, 10_000),
     "retention.age_ms": Range(0, 366 * DAY_MS),
     "retention.channel_bytes": Range(1 * MIB, SIZES.high),
     "retention.channel_records": Range(1_000, COUNTS.high),

@@ -20,8 +20,6 @@ from raftstore.types import WALL_MS_MAX, RecordKind
 
 TTL_MS_MAX: Final = 100 * 366 * 24 * 3_600_000
 """100 years: what lives longer is written without a lifetime."""
-EXPIRE_KEYS_MAX: Final = 1_000
-"""Keys of one EXPIRE record."""
 EXPIRE_BYTES_MAX: Final = 256 * KIB
 """Bytes of the keys of one EXPIRE record, but for a last one."""
 

@@ -21,12 +21,14 @@ from typing import Final
 from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, mark_of
 from raftstore.core.replica import Replica
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_expire, decode_with_ttl
 from raftstore.protocol.payload import decode_conditional, decode_rows
 from raftstore.protocol.publish import PubAck
 from raftstore.protocol.reads import Served
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import unseal
 from raftstore.testing.batch_truth import BatchTruth
+from raftstore.testing.sim_clock import WALL_START_MS
 from raftstore.types import ChannelId, Guid, NodeId, RecordKind, Role, Seq, Term
 
 
@@ -34,6 +36,8 @@ class InvariantError(AssertionError):
     """A promise of the contract was broken; the message says which and shows the values."""
 
 
+AHEAD_MS_MAX: Final = 3_000.0
+"""``expiry.clock_ahead_ms``, and as much as two clocks part while heartbeats stay out."""
 _ABSENT: Final[tuple[Seq, bytes | None]] = (Seq(0), None)
 """What a read shows of a key without a row."""
 
@@ -77,6 +81,15 @@ class _ChannelTruth:
     """Writer -> the batch that it marked last."""
     batches: BatchTruth = field(default_factory=BatchTruth)
     """Those that are atomic."""
+    expiries: dict[tuple[bytes, Seq], int] = field(default_factory=dict)
+    """(key, seq of the record that wrote the row) -> when the row expires."""
+    times: list[tuple[Seq, int]] = field(default_factory=list)
+    """The channel time from a seq on."""
+
+    def time_at(self, seq: int) -> int:
+        """The channel time as of ``seq``; 0: none was told."""
+        at = bisect_right(self.times, seq, key=lambda each: each[0])
+        return self.times[at - 1][1] if at else 0
 
     def value_at(self, key: bytes, seq: int) -> tuple[Seq, bytes | None]:
         """The row as of ``seq``: (seq of its record, value); (0, None) when absent."""
@@ -87,7 +100,9 @@ class _ChannelTruth:
         if found[0] > seq:
             at = bisect_right(versions, seq, key=_seq_of)
             found = versions[at - 1] if at else _ABSENT
-        return _ABSENT if found[1] is None else found
+        expires_ms = self.expiries.get((key, found[0]), 0)
+        is_over = expires_ms and expires_ms <= self.time_at(seq)
+        return _ABSENT if found[1] is None or is_over else found
 
     def learn(self, record: Record, commit_term: Term, now_ms: float = 0.0) -> None:
         """Append the next committed record and fold it into the state."""
@@ -102,15 +117,30 @@ class _ChannelTruth:
             self.batches.stage(record)
         elif record.kind is RecordKind.BATCH_APPLY:
             self._apply_batch(record)
-        elif record.kind is RecordKind.ROWS:
-            flat = decode_rows(record.payload)
+        elif record.kind is RecordKind.EXPIRE:
+            self._learn_time(record)
+        else:
+            self._learn_rows(record)
+
+    def _learn_time(self, record: Record) -> None:
+        """Rows that are named and due were absent from this record on, whether removed or not."""
+        until_ms = min(decode_expire(record.payload)[0], record.timestamp_ms)
+        self.times.append((record.last_seq, max(self.time_at(record.last_seq), until_ms)))
+
+    def _learn_rows(self, record: Record) -> None:
+        kind, payload, expires_ms = record.kind, memoryview(record.payload), 0
+        if kind in WITHOUT_TTL:
+            ttl_ms, payload = decode_with_ttl(payload)
+            kind, expires_ms = WITHOUT_TTL[kind], record.timestamp_ms + ttl_ms
+        if kind is RecordKind.ROWS:
+            flat = decode_rows(payload)
             for i in range(0, len(flat), 2):
-                self._write(flat[i] or b"", flat[i + 1], record.last_seq)
-        elif record.kind is RecordKind.CONDITIONAL:
-            key, sealed, expected = decode_conditional(record.payload)
+                self._write(flat[i] or b"", flat[i + 1], record.last_seq, expires_ms)
+        elif kind is RecordKind.CONDITIONAL:
+            key, sealed, expected = decode_conditional(payload)
             present = self.value_at(key, record.last_seq)[0]
             if present == expected:
-                self._write(key, sealed, record.last_seq)
+                self._write(key, sealed, record.last_seq, expires_ms)
             else:
                 self.conflicts[record.last_seq] = present
 
@@ -132,8 +162,11 @@ class _ChannelTruth:
         if mark is not None:
             self.newest_marks[mark[0]] = mark[1]
 
-    def _write(self, key: bytes, sealed: bytes | None, seq: Seq) -> None:
+    def _write(self, key: bytes, sealed: bytes | None, seq: Seq, expires_ms: int = 0) -> None:
         value = None if sealed is None else unseal(key, sealed)
+        self.expiries.pop((key, seq), None)  # of a key that comes twice the last one counts
+        if expires_ms:
+            self.expiries[key, seq] = expires_ms
         self.versions.setdefault(key, []).append((seq, value))
 
 
@@ -177,10 +210,21 @@ class Oracle:
                     self._on_leader(node, runner)
             # The core may commit a step later than the elector changed; both are looked at here.
             commit = self._look_at_commit(node, runner, seen)
+            self._check_time(node, runner)
             # S0.3: a log with a hole ends before what was applied of it; it serves nothing.
             is_whole = not runner.core.is_recovering
             if is_whole and runner.parts.tables.applied_seq(channel) > commit:
                 self._fail("O5", f"{node} applied beyond its commit seq in {runner.name}")
+
+    def _check_time(self, node: NodeId, runner: ChannelRunner) -> None:
+        """S10: the channel time is what the log tells up to the applied position, no clock's."""
+        tables, channel = runner.parts.tables, runner.channel
+        time_ms = tables.channel_time(channel)
+        if time_ms > 1 and tables.is_idle(channel):
+            told_ms = self.truth(channel).time_at(tables.applied_seq(channel))
+            if time_ms != told_ms:
+                text = f"{node} is at the time {time_ms} of {runner.name}, its log tells {told_ms}"
+                self._fail("S10", text)
 
     def _look_at_commit(self, node: NodeId, runner: ChannelRunner, seen: _Seen) -> Seq:
         commit = runner.core.commit_seq
@@ -288,6 +332,15 @@ class Oracle:
                     f"{served.node} is {missing} batches behind and says {served.batches_behind}",
                 )
 
+    def overdue(self, channel: ChannelId) -> list[bytes]:
+        """Keys of rows that are there although their lifetime is over by the right clock."""
+        truth, wall_ms = self.truth(channel), WALL_START_MS + self._now_ms()
+        return [
+            key
+            for (key, seq), expires_ms in truth.expiries.items()
+            if expires_ms <= wall_ms and truth.value_at(key, truth.last_seq)[0] == seq
+        ]
+
     def visible_end(self, channel: ChannelId) -> Seq:
         """The least position of a linearizable read that begins now: all that was acknowledged to a
         publisher or shown by another linearizable read."""
@@ -350,6 +403,8 @@ class Oracle:
                 if record.guid in self.refused.get(runner.channel, {}):
                     self._fail("S4", f"guid {record.guid.hex()} commits after NOT_APPLIED")
                 truth.learn(record, runner.elector.term, self._now_ms())
+                if record.kind is RecordKind.EXPIRE:
+                    self._check_early(record, runner)
                 self.commits += 1
                 continue
             known = self._find(truth, record.base_seq)
@@ -359,6 +414,15 @@ class Oracle:
                     f"seq {record.base_seq} of {runner.name} is committed as "
                     f"{_identity(known)!r} and, on {node}, as {_identity(record)!r}",
                 )
+
+    def _check_early(self, record: Record, runner: ChannelRunner) -> None:
+        """S10: no leader tells a time that the clocks of a quorum are far from; the faults set one
+        node's clock alone."""
+        until_ms, _ = decode_expire(record.payload)
+        ahead_ms = until_ms - (WALL_START_MS + self._now_ms())
+        if ahead_ms > AHEAD_MS_MAX:
+            text = f"seq {record.last_seq} of {runner.name} tells a time {ahead_ms:.0f} ms ahead"
+            self._fail("S10", text)
 
     @staticmethod
     def _read_log(runner: ChannelRunner, from_seq: Seq, to_seq: Seq) -> list[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ POWER_LOSS_AT_START = 0.1
 """How often the power goes once more while a node starts."""
 START_OPERATIONS_MAX = 12
 """Operations on its disk that such a start gets to at most."""
+CLOCK_JUMP_CHANCE = 0.3
+"""That a fault is a jump of a clock, in worlds with rows that expire."""
+CLOCK_OFFSETS_MS = (-5_000.0, -500.0, -200.0, -50.0, 0.0, 500.0, 5_000.0, 15_000.0)
+"""How far a wall clock is wrong then."""
 START_PAUSE_MS = 400.0
 """Before a start that failed is tried again."""
 
@@ -38,6 +43,7 @@ class Nemesis:
         self.kinds: dict[str, int] = {}
         """Those that struck; a network that heals is none."""
         self.is_stopped = False
+        self._clock_rng = random.Random(f"clocks {options.seed}")
 
     def start(self) -> None:
         """Begin after a calm second, so that the cluster is born first."""
@@ -50,6 +56,7 @@ class Nemesis:
         for node in self._cluster.nodes.values():
             node.store.files.mend()
             node.disk.heal()
+            node.wall_offset_ms = 0.0
             self.boot(node)
         self._cluster.reconnect_all()
 
@@ -62,6 +69,9 @@ class Nemesis:
         self._cluster.scheduler.after(self._rng.expovariate(1.0 / mean), self._next)
 
     def _inject(self) -> None:
+        if self._options.ttl_percent and self._clock_rng.random() < CLOCK_JUMP_CHANCE:
+            self._run("clock_jump", self._clock_jump)
+            return
         rng = self._rng
         draw = rng.random() * 100
         damage, hang = self._options.damage_percent, self._options.hang_percent
@@ -115,6 +125,12 @@ class Nemesis:
         if leaders and self._rng.random() < 0.5:
             return self._rng.choice(leaders)
         return cluster.nodes[self._rng.choice(cluster.node_ids)]
+
+    def _clock_jump(self) -> bool:
+        """Always the same node's wall clock: a quorum's are right."""
+        node = self._cluster.nodes[self._cluster.node_ids[0]]
+        was_ms, node.wall_offset_ms = node.wall_offset_ms, self._clock_rng.choice(CLOCK_OFFSETS_MS)
+        return node.wall_offset_ms != was_ms
 
     def _crash_one(self) -> bool:
         node = self._victim()

@@ -83,6 +83,10 @@ class SimOptions:
     scrub: bool = False
     """Nodes read back all that they stored, and records and rows are damaged while they run."""
 
+    ttl_percent: float = 0.0
+    """Chance per write that its rows live for moments only; then one node's clock is set wrong
+    from time to time, too."""
+
     jobs: int = 0
     """Writers of atomic micro-batches over all partitions."""
 
@@ -94,7 +98,7 @@ class SimOptions:
 def draw_options(seed: int) -> SimOptions:
     """Draw a world from its seed; same seed, same options, on every machine."""
     rng = random.Random(f"options {seed}")
-    return replace(_drawn(seed, rng), retention=_trims(seed))
+    return replace(_drawn(seed, rng), retention=_trims(seed), ttl_percent=_ttl_percent(seed))
 
 
 def _drawn(seed: int, rng: random.Random) -> SimOptions:
@@ -157,6 +161,13 @@ def _rolls(seed: int) -> bool:
 def _trims(seed: int) -> bool:
     """From a generator of its own likewise."""
     return seed > PINNED_SEEDS_MAX and random.Random(f"retention {seed}").random() < 0.3
+
+
+def _ttl_percent(seed: int) -> float:
+    """From a generator of its own likewise; none where nodes roll to versions that refuse them."""
+    if seed <= PINNED_SEEDS_MAX or _rolls(seed):
+        return 0.0
+    return random.Random(f"ttl {seed}").choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 40.0))
 
 
 def parse_seeds(text: str) -> list[int]:

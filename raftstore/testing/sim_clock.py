@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 Action = Callable[..., None]
+WALL_START_MS = 1_700_000_000_000
+"""Wall clocks show this when a world begins."""
 
 
 class Scheduler:

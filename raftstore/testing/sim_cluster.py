@@ -10,6 +10,7 @@ from typing import Final
 from raftstore.config import (
     KIB,
     MIB,
+    ExpirySettings,
     NodeSettings,
     RetentionSettings,
     ScrubSettings,
@@ -31,6 +32,8 @@ from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
 
 SCRUB: Final = ScrubSettings(second_bytes_max=4 * MIB, interval_ms=500)
 """So that several passes go over all of a world's nodes."""
+EXPIRY: Final = ExpirySettings(keys_max=1)
+"""Of a world with rows that expire: others are due and hidden while the next one is removed."""
 RETENTION: Final = RetentionSettings(
     enabled=True,
     channel_bytes=1 * KIB,
@@ -93,6 +96,8 @@ class SimCluster:
         if options.retention:
             storage = replace(base.storage, segment_bytes=RETENTION_SEGMENT_BYTES)
             base = replace(base, storage=storage, retention=RETENTION, snapshot=SNAPSHOT)
+        if options.ttl_percent:
+            base = replace(base, expiry=EXPIRY)
         scrub = SCRUB if options.scrub else ScrubSettings(enabled=False)
         base = replace(base, scrub=scrub)
         self.node_ids = [

@@ -21,7 +21,7 @@ from raftstore.protocol.node import Heartbeat
 from raftstore.protocol.replication import MsgSync
 from raftstore.storage.log.group_commit import Batch
 from raftstore.storage.log.writer import IDLE_MARK_S
-from raftstore.testing.sim_clock import DriftingClock
+from raftstore.testing.sim_clock import WALL_START_MS, DriftingClock
 from raftstore.testing.sim_disk import SimDisk
 from raftstore.testing.sim_files import ProcessEndedError
 from raftstore.testing.sim_host import SimHost
@@ -31,7 +31,6 @@ from raftstore.testing.sim_store import Harm, SimStore
 from raftstore.testing.sim_transport import SimTransport
 from raftstore.types import NodeId, Role, StorageStall, node_name
 
-WALL_START_MS = 1_700_000_000_000
 FULL_LOOK_STEPS = 64
 """Every so many steps the oracle looks at all channels of the node, touched or not."""
 READ_MIN_MS, READ_MAX_MS = 0.05, 5.0

@@ -29,6 +29,10 @@ DEADLINES_MS: Final = (300.0, 1_000.0, 3_000.0, 3_000.0, 3_000.0, 3_000.0)
 only then can the oracle hold that answer to its word (S5.6)."""
 
 
+TTLS_MS: Final = (1, 100, 500, 2_000, 10_000)
+"""Lifetimes of rows, where there are any: over before they are applied, or long after."""
+
+
 class SimWriter:
     """One client that writes with the production publisher, one record at a time."""
 
@@ -41,6 +45,7 @@ class SimWriter:
         # Of its own: how often a client draws depends on nothing but itself.
         own_rng = random.Random(f"{self.name} {cluster.options.seed}")
         self._publisher = SimPublisher(cluster, own_rng, self._deliver)
+        self._own_rng = random.Random(f"{self.name} lifetimes {cluster.options.seed}")
         self._counter = 0
         self._write: Write | None = None
         self._sent: PubMsg | None = None
@@ -95,12 +100,19 @@ class SimWriter:
             key = self._key()
             expected = rng.choice((Seq(0), self._known_seq.get(key, Seq(0))))
             payload = encode_conditional(key, seal(key, value), expected)
-            return Write(channel, RecordKind.CONDITIONAL, payload, 1)
+            return Write.of_rows(channel, RecordKind.CONDITIONAL, payload, 1, self._ttl_ms())
         pairs = {}
         for _ in range(rng.randint(1, options.rows_per_write_max)):
             key = self._key()
             pairs[key] = None if rng.random() < 0.1 else seal(key, value)
-        return Write(channel, RecordKind.ROWS, encode_rows(pairs.items()), len(pairs))
+        payload = encode_rows(pairs.items())
+        return Write.of_rows(channel, RecordKind.ROWS, payload, len(pairs), self._ttl_ms())
+
+    def _ttl_ms(self) -> int:
+        """How long the rows of a write live; 0: for ever."""
+        if self._own_rng.random() * 100 >= self._cluster.options.ttl_percent:
+            return 0
+        return self._own_rng.choice(TTLS_MS)
 
     def _key(self) -> bytes:
         return b"k%03d" % self._rng.randrange(self._cluster.options.keys)

@@ -185,9 +185,26 @@ class Simulation:
             raise InvariantError(message)
         self._converged_after = cluster.scheduler.now_ms - healed
         cluster.check_final()
+        self._expire()
         self._use()
         cluster.check_final()
         self.batches.check_final()
+
+    def _expire(self) -> None:
+        """What is due expires when leaders are there and clocks are right, and leaves no trace."""
+        cluster = self.cluster
+        if not self.options.ttl_percent:
+            return
+
+        def is_clean() -> bool:
+            channels = cluster.table_channels
+            return not any(cluster.oracle.overdue(channel) for channel in channels)
+
+        cluster.scheduler.run_until(cluster.scheduler.now_ms + CONVERGE_MS_MAX, is_clean)
+        if not is_clean():
+            left = [cluster.oracle.overdue(channel) for channel in cluster.table_channels]
+            message = f"O6: rows outlive their lifetime by {CONVERGE_MS_MAX:.0f} ms: {left}"
+            raise InvariantError(message)
 
     def _use(self) -> None:
         """O6: every channel takes a write and answers a linearizable read, as before the faults."""

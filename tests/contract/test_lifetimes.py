@@ -121,6 +121,19 @@ def test_state_that_a_reader_keeps_shows_what_had_not_expired_then(world: Change
     hidden.close()
 
 
+def test_state_that_is_kept_for_readers_of_a_batch_has_its_own_time(world: ChangeWorld) -> None:
+    """Opened late, it still shows what had not expired when the batch replaced it."""
+    world.put({b"a": b"1"}, ttl_ms=10)
+    world.batch((UPSERT, {b"b": b"2"}))
+    world.expire(T0 + 100, b"a")
+    assert seen(world) == [b"b"]
+    [label] = world.store.tables.versions(CHANNEL)
+    kept = world.store.tables.snapshot_at(CHANNEL, label)
+    assert [row.key for row in kept.page(b"", b"", 9).rows] == [b"a"]
+    assert kept.count(b"", b"", 9).rows == 1
+    kept.close()
+
+
 def test_channel_time_never_goes_back_nor_ahead_of_the_log(world: ChangeWorld) -> None:
     """S10: whatever the clock of the next leader shows, and however far one is ahead."""
     world.put({b"a": b"1"}, ttl_ms=1_000)

@@ -29,6 +29,7 @@ from tests.mutations.rules.freshness import FRESHNESS_RULES
 from tests.mutations.rules.healing import HEALING_RULES
 from tests.mutations.rules.identity import IDENTITY_RULES
 from tests.mutations.rules.level import LEVEL_RULES
+from tests.mutations.rules.lifetimes import LIFETIME_RULES
 from tests.mutations.rules.log_matching import LOG_MATCHING_RULES
 from tests.mutations.rules.machine import MACHINE_RULES
 from tests.mutations.rules.outcome import OUTCOME_RULES
@@ -96,6 +97,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *CLUSTER_RULES,
             *LEVEL_RULES,
             *MACHINE_RULES,
+            *LIFETIME_RULES,
             *BATCH_RULES,
             *STAGED_RULES,
             *ROW_RULES,

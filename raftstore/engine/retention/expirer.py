@@ -26,7 +26,7 @@ from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.errors import Refusal
 from raftstore.ports.tables import Answers, TableStore
-from raftstore.protocol.lifetimes import EXPIRE_BYTES_MAX, EXPIRE_KEYS_MAX, encode_expire
+from raftstore.protocol.lifetimes import EXPIRE_BYTES_MAX, encode_expire
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.expiry import due_rows
 from raftstore.types import WALL_MS_MAX, ChannelId, NodeId, RecordKind, Role, Seq
@@ -151,7 +151,7 @@ class Expirer:
 
     def _expire(self, led: _Led, time_ms: int, now_ms: int) -> None:
         scan = partial(self._tables.state_scan, led.runner.channel)
-        rows = due_rows(scan, time_ms, keys_max=EXPIRE_KEYS_MAX, bytes_max=EXPIRE_BYTES_MAX)
+        rows = due_rows(scan, time_ms, keys_max=self._settings.keys_max, bytes_max=EXPIRE_BYTES_MAX)
         keys = [key for _, key in rows]
         led.is_open = True
 
@@ -161,7 +161,7 @@ class Expirer:
             if isinstance(outcome, PubAck):
                 led.named_seq = outcome.last_seq
                 self.expired_total += len(keys)
-                pause_ms = self._settings.tick_ms if len(keys) < EXPIRE_KEYS_MAX else 0
+                pause_ms = self._settings.tick_ms if len(keys) < self._settings.keys_max else 0
             if self._led.get(led.runner.channel) is led:
                 self._look_at(led, now_ms + pause_ms)
 

@@ -11,7 +11,7 @@ from raftstore.config import ExpirySettings
 from raftstore.core.quorum import quorum_ms
 from raftstore.engine.retention.expirer import RETRY_MS, WAIT_MS_MAX, Expirer
 from raftstore.errors import Refusal, StoreTooOldError
-from raftstore.protocol.lifetimes import EXPIRE_KEYS_MAX, decode_expire
+from raftstore.protocol.lifetimes import decode_expire
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.expiry import expiry_key
 from raftstore.types import ChannelConfig, Guid, NodeId, RecordKind, Role, Seq, Term
@@ -20,7 +20,7 @@ from tests.storage_helpers import CHANNEL
 ME, F1, F2 = NodeId("n1@00"), NodeId("n2@00"), NodeId("n3@00")
 WALL = 1_700_000_000_000
 """The wall clock when the monotonic one shows 0."""
-TICK_MS, AHEAD_MS = 100, 1_000
+TICK_MS, AHEAD_MS, KEYS_MAX = 100, 1_000, 5
 
 
 class Bench:
@@ -49,7 +49,7 @@ class Bench:
         clock: Any = SimpleNamespace(wall_ms=lambda: self._wall_ms(ME, self.now_ms))
         self.expirer = Expirer(
             ME, host, host, clock, host, lambda kind: self.refusal,
-            ExpirySettings(TICK_MS, AHEAD_MS), {CHANNEL: self.runner},
+            ExpirySettings(TICK_MS, AHEAD_MS, KEYS_MAX), {CHANNEL: self.runner},
         )  # fmt: skip
         self.expirer.leader_changed(self.runner, (Term(1), Role.FOLLOWER, None), 0)
 
@@ -110,15 +110,15 @@ def test_row_expires_when_it_is_due_and_not_before() -> None:
 def test_one_record_is_under_way_at_a_time_until_it_is_applied() -> None:
     """Its rows are there until then, and would be named again."""
     bench = Bench()
-    for number in range(EXPIRE_KEYS_MAX + 1):
+    for number in range(KEYS_MAX + 1):
         bench.row(b"%05d" % number, 10)
     [(until_ms, keys)] = bench.run_to(200)
-    assert (until_ms, len(keys), keys[0]) == (TICK_MS, EXPIRE_KEYS_MAX, b"00000")
+    assert (until_ms, len(keys), keys[0]) == (TICK_MS, KEYS_MAX, b"00000")
     assert bench.run_to(3_000) == []
     bench.committed(11, removed=False)
     assert bench.run_to(6_000) == []
     bench.committed(11)
-    assert bench.run_to(6_000 + TICK_MS) == [(6_000, [b"01000"])]  # at once: it was full
+    assert bench.run_to(6_000 + TICK_MS) == [(6_000, [b"00005"])]  # at once: it was full
 
 
 @pytest.mark.parametrize(

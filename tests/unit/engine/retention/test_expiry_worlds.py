@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from raftstore.engine.retention.expirer import WAIT_MS_MAX
-from raftstore.errors import SchemaError
+from raftstore.errors import SchemaError, StoreTooOldError
 from raftstore.protocol.lifetimes import WITH_TTL, encode_expire, encode_with_ttl
 from raftstore.protocol.payload import encode_conditional, encode_rows
 from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.protocol.staged import ChunkHeader, encode_staged
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import RecordKind, Seq
@@ -181,3 +182,26 @@ def test_many_rows_that_are_due_at_once_are_removed_a_bounded_number_at_a_time(
         {}, {}, {},
     ]  # fmt: skip
     assert world.leader.runner.expirer.expired_total == 2_500
+
+
+def test_staged_rows_with_a_lifetime_wait_for_the_last_node_of_before(world: World) -> None:
+    """Levels: so do ordinary ones; the same rows without a lifetime are taken."""
+    older = world.followers[0]
+    older.kill("another version")
+    older.level = 4
+    older.boot()
+    run(world.cluster, 5_000)
+    rows = encode_rows([(b"a", seal(b"a", b"v"))])
+    header = ChunkHeader("orders", 1, 0, 0, 0, ttl_ms=1_000)
+    for kind, payload in (
+        (RecordKind.STAGED, encode_staged(header, rows)),
+        (RecordKind.ROWS_WITH_TTL, encode_with_ttl(1_000, rows)),
+    ):
+        refused = world.write(kind, payload)
+        assert isinstance(refused, PubReject)
+        assert refused.code == StoreTooOldError.code
+        assert "need level 5 on every node" in refused.message
+        assert "write without a lifetime (ttl)" in refused.message
+    plain = encode_staged(header._replace(ttl_ms=0), rows)
+    assert isinstance(world.write(RecordKind.STAGED, plain), PubAck)
+    assert isinstance(world.write(RecordKind.ROWS, rows), PubAck)

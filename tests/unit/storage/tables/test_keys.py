@@ -23,6 +23,17 @@ def test_content_hash_is_fixed_with_and_without_state() -> None:
     assert with_state.rows == 1
 
 
+def test_content_hash_tells_expiries_apart() -> None:
+    """S10: replicas agree on when a row expires, or they are not equal."""
+    digests = set()
+    for expires_ms in (0, 1, 2, 2**62):
+        made = ContentHasher()
+        made.add(b"a", b"sealed", Seq(3), expires_ms)
+        digests.add(made.digest())
+    assert len(digests) == 4
+    assert hasher().digest() in digests
+
+
 def test_content_hash_leaves_out_what_a_replica_found_out_for_readers_of_changes() -> None:
     """A replica that applied a batch twice may have told more of them."""
     assert hasher((OUTCOMES + b"1", b"x")).digest() == hasher().digest()
