@@ -191,7 +191,7 @@ class Simulation:
         self.batches.check_final()
 
     def _expire(self) -> None:
-        """What is due expires when leaders are there and clocks are right, and leaves no trace."""
+        """Rows that are due expire when leaders are there and clocks are right, on all nodes."""
         cluster = self.cluster
         if not self.options.ttl_percent:
             return
