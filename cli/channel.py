@@ -64,7 +64,7 @@ def list_channels(context: Context) -> None:
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @pass_context
 def info(context: Context, name: str, *, watch: bool) -> None:
-    """Show every replica of a channel by its own word: role, term, positions and lag; how far one
+    """Show every replica of a channel by its own report: role, term, positions and lag; how far one
     is that catches up, and who keeps records in each log.
 
     \b

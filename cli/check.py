@@ -168,7 +168,7 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
 
 
 def judge_cluster_and_disks(view: ClusterViewAnswer, client: Any) -> Verdict:
-    """The same as ``judge_cluster``, and each node's own word on its disk (S0.4, GAP-13)."""
+    """The same as ``judge_cluster``, and each node's own report of its disk (S0.4, GAP-13)."""
     verdict = judge_cluster(view)
     verdict.warnings += troubled_disks(client.cluster_status().nodes)
     return verdict

@@ -353,8 +353,8 @@ def _bounds(
 def fate(context: Context, /, guid: str) -> int:
     """Tell what became of a write: committed, not_applied (and never will be) or unknown.
 
-    The guid is in the answer of a write, and in its error. Exit code 0 when the fate is told, 2 for
-    what is no guid, 3 when it is unknown, 4 when nobody could be asked.
+    The guid is in the answer of a write, and in its error. Exit code 0 when the fate is reported, 2
+    for what is no guid, 3 when it is unknown, 4 when nobody could be asked.
 
     \b
     Example:

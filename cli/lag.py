@@ -30,7 +30,7 @@ def lag(context: Context, table: str | None, *, node: str | None, watch: bool) -
     what is unknown.
 
     time_lag_ms: everything committed longer ago than that is in the replica's state, up or not.
-    Unless somebody reads with a bound in time it is as old as the leader's last word.
+    Unless somebody reads with a bound in time it is as old as the leader's last report.
 
     \b
     Example:

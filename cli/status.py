@@ -71,7 +71,7 @@ def _show(context: Context, found: ClusterStatus) -> None:
 
 
 def _channels(found: ClusterStatus) -> list[dict[str, Any]]:
-    """One row per channel: its leader and each replica's own word."""
+    """One row per channel: its leader and each replica's own report."""
     rows: dict[str, dict[str, Any]] = {}
     for node in found.nodes:
         for channel in () if node.status is None else node.status["channels"]:

@@ -86,8 +86,8 @@ class HostileMessages:
     def claim(self) -> None:
         """The messages that follow claim a term that nobody ever had.
 
-        Two who claim one term would be told from the truth by no node: S13 stops it then, and that
-        is the contract and no fault of a value.
+        Two who claim one term would be distinguished from the truth by no node: S13 stops it then,
+        and that is the contract and no fault of a value.
         """
         self._term += CLAIMS
 

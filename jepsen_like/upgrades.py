@@ -2,7 +2,7 @@
 
 ``make upgrades`` (``python -m jepsen_like.upgrades``) starts three node processes as an older
 version and rolls them up, down, up and down again between levels, one node at a time, each by
-SIGTERM or kill -9. An older node tells its level and reads no more than that version did
+SIGTERM or kill -9. An older node reports its level and reads no more than that version did
 (``raftstore.node.older_version``): what is too new for it ends the connection that brought it, and
 both sides say so in their logs. Meanwhile one client writes rows and micro-batches, reads them by
 single gets, as clients of every version do, and by gets of many keys, which newer nodes are asked

@@ -21,7 +21,7 @@
     │  │  └─ PositionError             a position that is damaged or of another table
     │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)
     │  ├─ GuidReuseError               NOT_APPLIED, final      (a guid came with another payload)
-    │  ├─ GuidFencedError              NOT_APPLIED, final      (its fate was told as not applied)
+    │  ├─ GuidFencedError              NOT_APPLIED, final      (its fate is reported: not applied)
     │  ├─ WriterFencedError            UNKNOWN, final          (another attempt took over)
     │  ├─ BatchRegressionError         NOT_APPLIED, final      (a batch id that is past)
     │  ├─ AttemptClosedError           NOT_APPLIED, final      (rows for an attempt that ended)

@@ -85,7 +85,7 @@ class Orders:
     clock_jump_ms: float = 0.0
     clock_rate: float = 1.0
     level: int | None = None
-    """The node tells this level when it starts, and reads no more than that version did."""
+    """The node reports this level when it starts, and reads no more than that version did."""
 
 
 class SkewedClock:

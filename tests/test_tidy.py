@@ -55,6 +55,10 @@ HOMONYMS = {
     r"\b(?:apply|enqueue|queue|next|rows_of)_pa" r"rt\b|\bPa" r"rtWriter\b": "piece",
     r"\bLINEA" r"GE_BYTES_MAX\b": "CHECKPOINT_BYTES_MAX",
     r"\bforeign (?:protocol|tag|position)\b": "another",
+    r"\bto" r"ld apart\b|\bbe to" r"ld from\b": "distinguished",
+    r"-1: not to" r"ld\b|\b(?:position|level|lag|fate|commit|outcome)s? (?:that )?"
+    r"(?:is|was|are|were|be|been) to" r"ld\b(?! to\b)": "reported",
+    r"\b(?:own|last|recent|newest) wo" r"rd\b(?!s)|\bwo" r"rd of (?:a|the) leader": "report",
 }  # fmt: skip
 """Names that stood for something else as well, each with the one that the glossary has."""
 HOMONYM = re.compile("|".join(f"({pattern})" for pattern in HOMONYMS))
@@ -248,6 +252,9 @@ PLANTED = [
     (homonyms, "raftstore/a.py", "# as far as the leader to" + "ld it\n"),
     (homonyms, "tests/a.py", "tables.apply_pa" + "rt(channel, piece)\n"),
     (homonyms, "docs/a.md", "its format lev" + "el\n"),
+    (homonyms, "docs/a.md", "Both are to" + "ld apart.\n"),
+    (homonyms, "raftstore/a.py", "x = 'the fate was to" + "ld'\n"),
+    (homonyms, "raftstore/a.py", "# the last wo" + "rd of it\n"),
     (leftovers, "raftstore/a.py", "print(1)\n"),
     (leftovers, "tests/a.py", "breakpoint()\n"),
     (missing_docstrings, "raftstore/a.py", "x = 1\n"),

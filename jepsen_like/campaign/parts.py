@@ -72,7 +72,7 @@ def _number(index: int) -> str:
 
 @cache
 def code_digest() -> str:
-    """Twelve hex digits of everything that runs: figures of other code are told apart by it."""
+    """Twelve hex digits of everything that runs: figures of other code are distinguished by it."""
     digest = hashlib.sha256()
     for package in (raftstore, jepsen_like):
         root = Path(package.__path__[0])

@@ -364,7 +364,7 @@ class _Judge:
                 seen[operation.process] = (n, operation)
 
     def _judge_reads(self) -> None:
-        """A key that is read at its leader shows every batch that was told before."""
+        """A key that is read at its leader shows every batch that was reported before."""
         numbers = {stamp: n for n, stamp in self._stamp_of.items()}
         for operation in self._history:
             if operation.action != "get" or operation.key not in self._shared:

@@ -1,6 +1,6 @@
 """Up to when a replica must count what was committed, by the age it told of its knowledge (S7.3).
 
-A lag is counted from the last word of the leader, and its age from the moment when that arrived.
+A lag is counted from the last report of the leader, and its age from the moment when that arrived.
 So what was committed when the word was sent must be counted, and nothing later. Between the two are
 a leader that lost its quorum and calls itself leader until it notices, a network that holds
 messages back, a node that stood still for less than it notices. Each is allowed for as much as it

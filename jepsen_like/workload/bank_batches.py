@@ -39,7 +39,7 @@ TAKEN_OVER: Final = 0.06
 """Of another client, which takes over as if that one were dead."""
 IMPATIENT_MS: Final = (60, 150, 400)
 LOOKS: Final = 3
-"""Keys that are read after a batch was told."""
+"""Keys that are read after a batch was reported."""
 PAUSE_CALLS_MAX: Final = 3
 """What a late one does between staging and commit."""
 

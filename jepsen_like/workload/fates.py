@@ -70,9 +70,9 @@ class WriteFates(UniqueValues):
         yield from read_each(TABLE, (f"f{number}" for number in range(KEYS)))
 
     def check(self, run: Run) -> list[Verdict]:
-        """Every fate that was told is true in the committed log, and stays so (N4)."""
+        """Every fate that was reported is true in the committed log, and stays so (N4)."""
         verdicts = judge_rows(run, self.tables)
         if not any(verdict.checker == "fates" for verdict in verdicts):
-            doubt = "no fate was told, so none was judged"
+            doubt = "no fate was reported, so none was judged"
             verdicts.append(Verdict("fates", Validity.UNDECIDED, doubt))
         return verdicts

@@ -96,7 +96,7 @@ class Admin:
                 request_id=request_id,
                 name=name,
                 if_not_exists=if_not_exists,
-                # The word of the node, how many channels are led by then, is to arrive in time.
+                # The answer of the node, how many channels are led by then, is to arrive in time.
                 timeout_ms=max(1, left_ms - min(left_ms // 10, ANSWER_MARGIN_MS)),
                 **definition,
             )

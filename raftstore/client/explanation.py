@@ -1,7 +1,7 @@
 """Why a read would be answered by whom: every replica in order, chosen or refused with a reason.
 
-Pure. What a replica would answer is judged by its own word, as it would judge itself; ``behind`` is
-measured against the highest commit position that any node reported at the same moment.
+Pure. What a replica would answer is judged by its own report, as it would judge itself; ``behind``
+is measured against the highest commit position that any node reported at the same moment.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ReadExplanation:
     smallest_max_batches_behind: int | None = None
     """Likewise, of time and of micro-batches."""
     leader: str | None = None
-    """The node that leads the partition by its own word."""
+    """The node that leads the partition by its own report."""
     preferred_leader: str = ""
     """The first replica of its placement, which leads a new table."""
     leader_note: str = ""

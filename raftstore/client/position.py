@@ -26,7 +26,7 @@ class Position:
     """Immutable; ``str(position)`` is the token that every other place takes, too.
 
     Positions are compared by seq: a committed seq is one record for ever, under each later leader.
-    The term is told for people.
+    The term is reported for people.
     """
 
     __slots__ = ("_entries",)

@@ -209,7 +209,7 @@ class ClusterEvents:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster as seen from one node, with every node's own word."""
+    """The cluster as seen from one node, with every node's own report."""
 
     cluster_id: str
     version: int

@@ -375,7 +375,7 @@ class TableReads:
         parts = parts_of(info, schema, encoded)
         found = await self._parts.read_all(parts, spec, timeout_ms, deadline_ms)
         if self._bytes_max is not None:
-            # Each key was read once, but its row is told as often as it was asked for.
+            # Each key was read once, but its row is reported as often as it was asked for.
             sizes: dict[bytes, int] = {}
             for each in found:
                 sizes |= each.sizes()

@@ -11,7 +11,8 @@ from raftstore.types import Seq
 
 PAIRS_MAX = 64
 """Beyond it pairs are spaced out: the farther back, the wider apart. So what is known reaches back
-for minutes however often something commits, and an age is told too high by half of it at most."""
+for minutes however often something commits, and an age is reported too high by half of it at
+most."""
 PAIRS_KEPT = 48
 """So many of them at most are left then."""
 MERGED_MS = 10
@@ -19,7 +20,7 @@ MERGED_MS = 10
 
 
 class Freshness:
-    """The pairs of one replica, and whether the word of a leader may be believed at all."""
+    """The pairs of one replica, and whether a leader's report may be believed at all."""
 
     def __init__(self) -> None:
         self._times: list[int] = []  # strictly increasing, like the seqs beside them

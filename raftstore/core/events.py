@@ -104,8 +104,8 @@ class FreshnessRequested(msgspec.Struct, frozen=True):
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """The node stood still until now: no word of a leader counts, its own included, before a round
-    trip that starts now or later (S7.3)."""
+    """The node stood still until now: no report of a leader counts, its own included, before a
+    round trip that starts now or later (S7.3)."""
 
 
 class StorageStalled(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class HandOverRequested(msgspec.Struct, frozen=True):
 
 class PeerHash(msgspec.Struct, frozen=True):
     """A peer's chain hash at a committed seq (S13), and its number of micro-batches up to there;
-    -1: not told."""
+    -1: not reported."""
 
     sender: NodeId
     seq: Seq

@@ -8,7 +8,7 @@ it is a FreshRequest: t is when it was *sent*, for the leader that answers it st
 round after it came. So no message that waited somewhere, however long, makes a pair.
 
 A node that stood still (SIGSTOP, a sleeping machine, a long turn) finds messages in its buffers
-that are as old as the stop was long, and its leadership may be over. It then trusts no word of a
+that are as old as the stop was long, and its leadership may be over. It then trusts no report of a
 leader, its own included, until a pair is newer than the moment at which it woke.
 """
 

@@ -141,7 +141,7 @@ class Sequencer:
         if verdict is not Verdict.NEW:
             self._answer_known(client, message, verdict, written)
             return None
-        if message.guid in self.fence:  # N4: its fate was told, and stays what was told
+        if message.guid in self.fence:  # N4: its fate was reported, and stays what was told
             text = f"guid {guid_text(state.channel, message.guid)} was answered as not applied, and"
             text += " is refused since; write again with another guid"
             reject(state, client, message, GuidFencedError, text)
@@ -150,7 +150,7 @@ class Sequencer:
         refusal = _malformed(message) or refusal or self._refusal(message)
         if refusal is not None:
             if not self._remember_refused(message):
-                # A late copy of it could not be told from a new write: promise nothing.
+                # A late copy of it could not be distinguished from a new write: promise nothing.
                 text = (
                     f"the leader remembers {REFUSED_MAX} refused writes, which is its limit; retry"
                 )

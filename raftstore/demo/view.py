@@ -137,7 +137,7 @@ def _load_table(load: Load) -> Table:
 
 
 def channels_of(status: ClusterStatus) -> dict[str, dict[str, dict[str, Any]]]:
-    """Channel name -> node name -> that node's own word about its replica."""
+    """Channel name -> node name -> that node's own report on its replica."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for node in status.nodes:
         for channel in (node.status or {}).get("channels", ()):

@@ -173,7 +173,9 @@ class _SelfTest:
         )
         self._expect("one vote per term", self._requested(_B, 6, _LONG), [_refusal(6)])
         self._expect("a lost reply is repeated", self._requested(_C, 6, _OWN_HISTORY), [granted])
-        self._expect("stale terms are told", self._requested(_B, 4, _LONG), [_refusal(4, own=6)])
+        self._expect(
+            "stale terms are reported", self._requested(_B, 4, _LONG), [_refusal(4, own=6)]
+        )
 
     def observes_terms(self) -> None:
         """A higher term is stored without a vote."""

@@ -7,10 +7,12 @@ Synchronous and single-threaded: the asyncio node (``raftstore.node``) and the s
 * ``channel``: a ``ChannelRunner`` per channel (core, elector, log, table), what opens, closes and
   schedules it, and the outbox behind the durability barrier. What happens to one channel's log or
   state goes here;
+* ``snapshots``: tables that go to other replicas and come from them;
 * ``peers``: beliefs about other nodes; ``meters``: counters; ``client_answers``: the way back;
 * ``reads``: all that is answered from a state, now or when it may be;
 * ``catalog``: which channels a node has, and the commands that change that. Members go here;
 * ``batches``: micro-batches, between the coordinator and the channels of a table;
+* ``retention``: which logs are trimmed, and up to where;
 * ``reports``: what is told of a node; they look at all of the above (``NodeParts``);
 * ``request_handler``, ``client_inbox``: where messages of clients enter;
 * ``node_runner``: puts the parts together and takes each input to the one that it is for.

@@ -104,7 +104,7 @@ class ClientInbox:
         elif isinstance(message, BatchRequest):
             self._batches.on_request(client, message, now_ms)
         elif isinstance(message, ClosePin):
-            self._reader.on_close_pin(client, message)
+            self._reader.scans.on_close_pin(client, message)
         elif isinstance(message, WriteFate):
             runner = self._channels.get(message.channel)
             self._reader.write_outcomes.on_request(client, message, runner, now_ms)

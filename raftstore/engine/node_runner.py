@@ -144,7 +144,7 @@ class NodeRunner:
             self.events.tell,
             # These are made later, since they look at the watch.
             exists=lambda channel: self.controller.exists(channel),  # noqa: PLW0108
-            moved=lambda channel: self.views.moved(channel),  # noqa: PLW0108
+            moved=lambda channel: self.views.kept.moved(channel),  # noqa: PLW0108
             told_level=self.levels.at_least,
         )
         self.watch = PeerWatch(
@@ -601,8 +601,8 @@ class NodeRunner:
         due_ms = max(self.clock.now_ms, self.next_deadline_ms())  # a deadline of 0 says "at once"
         self.events.tell("stalled", late_ms=now_ms - due_ms)
         self.clock.now_ms = now_ms
-        self.watch.all_moved()
-        self.views.all_moved()  # the first request after the stop is answered within this call
+        self.watch.reports.all_moved()
+        self.views.kept.all_moved()  # the first request after the stop is answered within this call
         for runner in tuple(self.channels.values()):
             runner.on_stalled(now_ms)
 

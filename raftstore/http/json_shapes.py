@@ -114,7 +114,7 @@ class Explanation(msgspec.Struct, frozen=True):
     smallest_max_lag: int | None
     """The smallest max_lag that some replica would serve now; null: none would."""
     leader: str | None
-    """The node that leads the partition by its own word."""
+    """The node that leads the partition by its own report."""
     preferred_leader: str
     """The first replica of its placement, which leads a new table."""
     leader_note: str

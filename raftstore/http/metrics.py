@@ -58,7 +58,7 @@ HELP: Final = {
     "raftstore_applied_seq": "Highest sequence that reads see.",
     "raftstore_lag_unknown": "1 when the lag is not known, which counts as infinite.",
     "raftstore_lag_records": "Rows that the replica here is behind.",
-    "raftstore_leader_info_age_seconds": "Age of the last word of the channel's leader.",
+    "raftstore_leader_info_age_seconds": "Age of the last report of the channel's leader.",
     "raftstore_elections": "Candidacies of replicas here.",
     "raftstore_leaderships_won": "Elections won by replicas here.",
     "raftstore_reads": "Reads answered, by level and result.",

@@ -33,7 +33,7 @@ class KeptEvents:
         self._in_file = 2 * KEPT_MAX  # what is there is cut with the first event
         self._waiting: Queue[str] = Queue(WAITING_MAX)
         # A daemon: a disk that hangs must not keep the process from ending.
-        Thread(target=self._write_all, name="kept-events", daemon=True).start()
+        Thread(target=self._write_all, name="raftstore-events", daemon=True).start()
 
     def events(self) -> list[dict[str, Any]]:
         """Events kept before, oldest first."""

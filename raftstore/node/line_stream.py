@@ -2,7 +2,8 @@
 
 A pipe that nobody reads fills up after 64 KiB, and its writer then waits for ever. A
 node must go on serving meanwhile, and must be able to end. So lines wait here, up to a bound in
-bytes; what does not fit is dropped and counted, and the count is told when lines get through again.
+bytes; what does not fit is dropped and counted, and the count is reported when lines get through
+again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A node that behaves as one of an older version, for tests of upgrades (``raftstore.faults``).
 
-It tells that level, and reads no more than a version of it did: a newer message on a connection or
-a newer record in its log is what it was to that version, unknown. What such a version did otherwise
-is not imitated; a message that only a newer one sends is sent to peers alone that told its level.
+It reports that level, and reads no more than a version of it did: a newer message on a connection
+or a newer record in its log is what it was to that version, unknown. What such a version did
+otherwise is not imitated; a message that only a newer one sends is sent to peers alone that
+reported its level.
 """
 
 from __future__ import annotations

@@ -181,7 +181,8 @@ class HealthTable:
     # --- decide-status ---------------------------------------------------------------------------
 
     def _heard_until(self, now_ms: int) -> int:
-        """Up to when silence is judged. Ears that are deaf for a whole window excuse nobody."""
+        """Up to when silence is judged. A node that read nothing for a whole window excuses
+        none."""
         listened_ms = self._listened_ms
         if listened_ms is None or now_ms - listened_ms > self.settings.window_ms:
             return now_ms

@@ -2,7 +2,7 @@
 
 Lag counts rows: the highest commit_seq that anybody reported for a channel, minus the replica's
 applied_seq, never below 0. Commit positions only grow, so the highest is right from any sender; but
-whether it is *recent* is known only from the channel's present leader. Without recent word of a
+whether it is *recent* is known only from the channel's present leader. Without a recent report of a
 leader lag is unknown, and unknown counts as infinite (S7.3: fail closed).
 
 Everything is in memory (KIP-30). Ages are measured by arrival on the local monotonic clock.
@@ -38,7 +38,7 @@ def known_lag(end_seq: Seq, applied_seq: Seq, age_ms: int | None, age_max_ms: in
 
     ``age_ms``: how long ago the channel's leader was heard, None if never.
     """
-    # S7.3: without recent word of the leader nobody knows how far the channel has gone.
+    # S7.3: without a recent report of the leader nobody knows how far the channel has gone.
     if age_ms is None or age_ms > age_max_ms:
         return None
     return rows_behind(end_seq, applied_seq)

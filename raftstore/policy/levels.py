@@ -80,5 +80,5 @@ def _why(what: str, needed: int, levels: Mapping[NodeId, int], remedy: str) -> s
     ]
     return (
         f"{what} need level {needed} on every node, "
-        f"but {', '.join(older) or 'no node has told its level'}; upgrade these nodes{remedy}"
+        f"but {', '.join(older) or 'no node has reported its level'}; upgrade these nodes{remedy}"
     )

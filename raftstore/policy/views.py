@@ -98,8 +98,8 @@ def readiness(
 def _can_be_proven(channel: ChannelView, nodes: Mapping[NodeId, NodeView]) -> bool:
     """Whether a read would bring about the round trip that proves how old a state is (S7.3).
 
-    Nobody makes such proofs unasked, so reports of an idle channel are as old as its last word. The
-    read makes them as long as the leader and a quorum of replicas live.
+    Nobody makes such proofs unasked, so reports of an idle channel are as old as its last report.
+    The read makes them as long as the leader and a quorum of replicas live.
     """
     leader = None if channel.leader is None else nodes.get(channel.leader)
     alive = [hint for hint in channel.replicas if _lives(nodes.get(hint.node))]

@@ -75,7 +75,7 @@ class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     commit_hash: bytes
     commit_batches: Told63 = -1
     applied_batches: Told63 = -1
-    """Micro-batches committed as far as known, and applied; -1: not told."""
+    """Micro-batches committed as far as known, and applied; -1: not reported."""
 
 
 class Run(NamedTuple):

@@ -70,7 +70,7 @@ class Served(msgspec.Struct, frozen=True, array_like=True, gc=False):
     None: not known."""
     batches_behind: Count63 | None = None
     batches: Told63 = -1
-    """Micro-batches the state holds; -1: not told."""
+    """Micro-batches the state holds; -1: not reported."""
     pinned: bool = False
     """Read from a snapshot that an earlier page pinned."""
 

@@ -1,7 +1,7 @@
 """Between nodes: a channel's table or its log's base, for a replica that no log helps (S6.6).
 
 A state of committed records is right at any time and in every term, so that none of these messages
-has one. They are node to node; a node is only sent one when it told the level they came with.
+has one. They are node to node; a node is only sent one when it reported the level they came with.
 """
 
 from __future__ import annotations

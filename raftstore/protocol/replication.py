@@ -52,7 +52,7 @@ class CommitNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=t
     last_term: Term
     commit_hash: bytes
     commit_batches: Told63 = -1
-    """Micro-batches in the committed prefix; -1: not told."""
+    """Micro-batches in the committed prefix; -1: not reported."""
 
 
 class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -127,7 +127,7 @@ class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag
     round_id: RequestId
     read_seq: Seq
     batches: Told63 = -1
-    """Micro-batches in the log up to ``read_seq``; -1: not told."""
+    """Micro-batches in the log up to ``read_seq``; -1: not reported."""
 
 
 class ReplicationBundle(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -151,7 +151,7 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.GapReport: 5,
 }
 """Messages that not every version reads, and the level that they came with
-(``raftstore.policy.levels``). A node is only sent one of them when it told this level on the
+(``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the
 connection that carries it; a request alone is answered by older nodes, with an error."""
 
 

@@ -31,7 +31,7 @@ _OUTCOMES: Final = {
 _ATOMIC_OUTCOMES: Final = {
     Outcome.UNKNOWN: "outcome UNKNOWN: the batch is in the table as a whole or not at all, and a "
     "start of the job that names the same writer and batch learns which",
-    # No word of the batch itself: an attempt before this one may have written it.
+    # Nothing about the batch itself: an attempt before this one may have written it.
     Outcome.NOT_APPLIED: "outcome NOT_APPLIED: nothing of this attempt is visible",
 }
 _REMEDIES: Final = {

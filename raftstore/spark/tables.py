@@ -44,7 +44,7 @@ def check_fits(table: TableInfo, options: SinkOptions, schema_json: str) -> None
     if options.operation == "column" and CHANGE_COLUMN in declared:
         raise SchemaError(
             f"[RAFTSTORE_SCHEMA_MISMATCH] table {table.name!r} has a column {CHANGE_COLUMN!r} of "
-            "its own, so operation=column cannot be told from its values: name one operation"
+            "its own, so operation=column cannot be read from its values: name one operation"
         )
     if options.operation == "delete":
         declared = {name: declared[name] for name in table.key_columns if declared}

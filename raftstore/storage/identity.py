@@ -2,7 +2,7 @@
 
 S0.1: a node is its name and the UUID minted when its store was created; a directory that lost a
 part does not silently become a new store under the old id. The marker ``raftstore.json`` gets its
-name when everything else exists, so the four states of a directory are told apart:
+name when everything else exists, so the four states of a directory are distinguished:
 
 * empty or absent: a new store is created;
 * ``raftstore.json.creating`` without a marker: creation was interrupted, nothing ever ran on it; it

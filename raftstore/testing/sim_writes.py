@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEADLINES_MS: Final = (300.0, 1_000.0, 3_000.0, 3_000.0, 3_000.0, 3_000.0)
 """Of a write, drawn for each: the short ones end with refusals that are certainly not applied, and
-only then can the oracle hold that answer to its word (S5.6)."""
+only then can the oracle hold that answer to what it says (S5.6)."""
 
 
 TTLS_MS: Final = (1, 100, 500, 2_000, 10_000)

@@ -171,7 +171,7 @@ class FramedProtocol(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """True between the handshake and the first word of the end."""
+        """True between the handshake and the first sign of the end."""
         return self.state is State.OPEN
 
     @property

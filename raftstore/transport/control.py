@@ -263,7 +263,8 @@ class ControlLoop:
         now_ms = self._now_ms()
         is_sign = type(message) is Heartbeat
         if is_sign and self._says_nothing_new(peer, message):
-            # Told with the next word of having listened: it costs the main loop no turn of its own.
+            # Told with the next report of having listened: it costs the main loop no turn of its
+            # own.
             self._signs.append((self._tell_message, (peer, message, now_ms)))
         elif is_sign or not self._is_stalled(now_ms):
             lane = self._signs if is_sign else self._news

@@ -1,4 +1,4 @@
-"""`raftstore check cluster` names a disk that hangs, by its node's own word (S0.4)."""
+"""`raftstore check cluster` names a disk that hangs, by its node's own report (S0.4)."""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def test_no_acknowledged_write_is_lost_when_the_leader_is_killed(
         promised(all(row in rows for row in expected), f"acknowledged rows are gone: {name}")
         assert rows == expected, name
 
-    # N8: the failover is told by who saw it after who led it died, and after all were restarted.
+    # N8: the failover is reported by who saw it after who led it died, and after all were
+    # restarted.
     cluster.kill(successor)
     eventually(lambda: failovers(client), lambda told: (victim, successor) in told)
     for name in NAMES:

@@ -51,7 +51,7 @@ def leader_of(client: Client, table: str, partition: int = 0) -> str:
 
 
 def own_status(client: Client, name: str) -> dict[str, Any]:
-    """A node's own word on itself."""
+    """A node's own report on itself."""
     node = client.cluster_status().node(name)
     assert node is not None
     assert node.status is not None, node.error

@@ -288,7 +288,7 @@ def test_positions_that_are_not_there_are_refused_with_the_remedy(
 def test_records_that_came_too_early_or_again_show_nothing(
     new_world: Callable[..., ChangeWorld],
 ) -> None:
-    """A batch is told by the record that applied it."""
+    """A batch is reported by the record that applied it."""
     world = new_world()
     batch = world.batch((UPSERT, {b"a": columns(1, 1)}))
     world.append(record(world.end + 1, payload=batch.payload, kind=RecordKind.BATCH_APPLY))

@@ -111,7 +111,7 @@ def test_klip_06_bounded_and_any_reads_go_on_without_a_leader_and_while_catching
 
 def test_klip_11_any_reads_survive_two_of_three_nodes(scene: PullQueries) -> None:
     """Scope: with N standbys "we can tolerate upto N such failures"; a bound, though, is kept only
-    as long as the last word of a leader counts (S7.3)."""
+    as long as the last report of a leader counts (S7.3)."""
     c = scene.standbys[1]
     scene.write(4)
     scene.active.kill("killed")

@@ -213,7 +213,7 @@ def test_chain_mutation_needs_two_writers() -> None:
 
 @pytest.mark.slow
 def test_other_checkpoint_under_the_same_writer_is_refused() -> None:
-    """Lineage: no success is told for rows of another checkpoint."""
+    """Lineage: no success is reported for rows of another checkpoint."""
     found = found_in(mutations.CheckpointsApart(SAME_WRITER_TWICE))
     assert found.violation is None, run_of(found)
     assert "d1 hears batch_regression" in found.seen

@@ -107,7 +107,7 @@ def test_what_waits_for_a_feature_names_it() -> None:
 
 
 def test_mutations_are_chosen_by_rule_and_by_name() -> None:
-    """A typo is told from a mutation that was removed."""
+    """A typo is distinguished from a mutation that was removed."""
     assert mutation_named("S3.1-old-term") in chosen(["S3.1"], [])
     assert [m.name for m in chosen([], ["S3.1-old-term"])] == ["S3.1-old-term"]
     assert chosen([], []) == list(MUTATIONS)

@@ -74,3 +74,32 @@ def test_methods_that_the_text_names_exist() -> None:
         for name in names_of(str(path.relative_to(ROOT / "raftstore")))
     }
     assert [name for name in NAMED.findall(PAGE) if name not in known] == []
+
+
+PATH = re.compile(r"`((?:raftstore|tests|jepsen_like|docs)/[\w/.-]+|[a-z_]+(?:/[\w.-]+)+)`")
+
+
+def test_paths_that_the_text_names_exist() -> None:
+    """From the root, or below raftstore."""
+    named = set(PATH.findall(PAGE))
+    assert len(named) > 60, "paths were not found"
+    gone = [
+        path
+        for path in named
+        if not ((ROOT / path).exists() or (ROOT / "raftstore" / path).exists())
+    ]
+    assert sorted(gone) == []
+
+
+THREAD = re.compile(r"(?:name=|Worker\()\"(raftstore-[a-z]+)\"")
+
+
+def test_table_of_threads_is_that_of_the_tree() -> None:
+    """By the names that a debugger shows."""
+    section_of_threads = PAGE.split("## A node's threads", 1)[1].split("\n## ", 1)[0]
+    started = {
+        name
+        for path in (ROOT / "raftstore").rglob("*.py")
+        for name in THREAD.findall(path.read_text(encoding="utf-8"))
+    }
+    assert set(re.findall(r"`(raftstore-[a-z]+)`", section_of_threads)) == started

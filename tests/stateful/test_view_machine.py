@@ -3,7 +3,7 @@
 Five simulated nodes, tables of three replicas, so that every node hosts some channels and knows
 others by reports only. After every call into every engine the kept channels are compared with
 ``tests.unit.engine.view_oracle``; after every rule also as they would be told later, with nothing
-more having happened: when the last word of a leader is too old, for one.
+more having happened: when the last report of a leader is too old, for one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Changes of a table in the order of each partition: from a position on, and resumable.
 
-Every committed change is told once, with what it really did (``raftstore.engine.reads.changes``): a
-row that was written, a key that was removed, or that all rows of a partition were (a batch that
-replaced the table). Folding all of them gives the table. Any replica serves the same changes.
+Every committed change is reported once, with what it really did
+(``raftstore.engine.reads.changes``): a row that was written, a key that was removed, or that all
+rows of a partition were (a batch that replaced the table). Folding all of them gives the table. Any
+replica serves the same changes.
 
 A ``ChangePosition`` lies between two changes and means the same for ever and to every reader,
 as long as the table lives and its log is kept.

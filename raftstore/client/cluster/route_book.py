@@ -31,7 +31,7 @@ Stamp = tuple[int, int, tuple[HealthState, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """The last word about one replica of one channel."""
+    """The last report about one replica of one channel."""
 
     at_ms: int
     lag: int | None

@@ -238,7 +238,7 @@ class Publisher:
         if isinstance(message, PubAck):
             running.state.on_ack(message)
         else:
-            # A late word on an earlier attempt says nothing of the node addressed now: one
+            # A late answer to an earlier attempt says nothing of the node addressed now: one
             # that was deposed and leads again would lose its writers for what it was before.
             refused = running.state.on_reject(node, message, self._now_ms())
             if refused is not None:

@@ -171,7 +171,7 @@ class Publishing:
         if self._result is not None or outstanding is None or outstanding.leader.node != node:
             return None
         if reject.attempt != outstanding.attempt:
-            return None  # S12: a late word on an earlier attempt, which is in doubt already
+            return None  # S12: a late answer to an earlier attempt, which is in doubt already
         self._outstanding = None
         error = error_of(reject.code, str(reject.message), leader_hint=reject.leader_hint)
         if error.outcome is Outcome.UNKNOWN:

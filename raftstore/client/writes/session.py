@@ -2,8 +2,8 @@
 
 A channel remembers the outcomes of the last ``GUID_WINDOW`` counters of a session. So the span
 from the oldest unfinished write to the newest must stay below that, or a retry of the oldest could
-not be told from an expired one. A session per channel keeps a channel without leader from holding
-up the others.
+not be distinguished from an expired one. A session per channel keeps a channel without leader from
+holding up the others.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class CommitChecks:
                     yield self._question(token, check.request, asked.part)
 
     def is_open(self, token: int, partition: int) -> bool:
-        """The commit still waits for the word of this channel."""
+        """The commit still waits for the answer of this channel."""
         check = self._checks.get(token)
         return check is not None and partition in check.open
 

@@ -89,7 +89,7 @@ class CoordinatedTable:
         self.beginning: dict[tuple[str, int, bytes], list[Waiter]] = {}
         """Tasks of one batch that wait for the BEGIN which the first of them caused."""
         self.checks = CommitChecks(runner, settings)
-        """Commits that wait for the word of the channels that they touch."""
+        """Commits that wait for the answer of the channels that they touch."""
         self.gates: dict[int, _Gate] = {}
         """Clients that wait for the application of a decided commit, by token."""
         self.pushes: dict[int, Push] = {}

@@ -1,10 +1,11 @@
 """Fills holes in the logs of this node from whichever node held the same records (S0.3).
 
-A channel with a hole is opened *deaf*: it hears no leader and no candidate, so it neither votes nor
-acknowledges nor serves. Meanwhile its first hole is asked for, one node after the other. No leader
-is needed for that, since nothing is decided: a node answers only if its log has held a record that
-this log has held behind the hole, so by log matching (S2.4) both were equal before it. When nothing
-is missing any more and everything is durable, the channel is opened again as if nothing had been.
+A channel with a hole ignores its peers: it takes messages of no leader and no candidate, so it
+neither votes nor acknowledges nor serves. Meanwhile its first hole is asked for, one node after the
+other. No leader is needed for that, since nothing is decided: a node answers only if its log has
+held a record that this log has held behind the hole, so by log matching (S2.4) both were equal
+before it. When nothing is missing any more and everything is durable, the channel is opened again
+as if nothing had been.
 
 What nobody holds stays missing, and is told. Only a leader that has committed in a term at least
 ours may say that what is kept behind the hole is not part of the channel: it holds everything that

@@ -143,8 +143,8 @@ class ChannelRunner:
         self.confirmations = ReadConfirmations()
         recovered = recovered_from(parts.log, channel, name)
         self.hole = recovered.hole
-        """What the log lacked when it was opened: deaf for its whole life, if anything. When it is
-        filled and durable the channel is opened again (S0.3)."""
+        """What the log lacked when it was opened: if anything, the channel ignores its peers until
+        it is opened again, which is when all was filled and is durable (S0.3)."""
         applied = parts.tables.open_channel(channel, machine)
         found = found_table(parts.log, parts.tables, channel)
         self.is_table_ahead = found.ahead is not None
@@ -226,7 +226,7 @@ class ChannelRunner:
         if sender not in self.core.config().members and self.core.config_committed():
             return
         # S0.3: no vote, no ack and no term before the log is whole.
-        if self.is_deaf:
+        if self.ignores_peers:
             return
         self._now_ms = now_ms
         self.elector.on_message(sender, message, now_ms)
@@ -234,7 +234,7 @@ class ChannelRunner:
 
     def on_replication(self, sender: NodeId, message: ReplicationMessage, now_ms: int) -> None:
         """A replication message of a peer: fenced, then stepped."""
-        if self.is_deaf:
+        if self.ignores_peers:
             return
         self._now_ms = now_ms
         members = self.core.config().members
@@ -251,7 +251,7 @@ class ChannelRunner:
 
     def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
         """A node's leadership list names this channel (S1.8)."""
-        if self.is_deaf:
+        if self.ignores_peers:
             return
         self._now_ms = now_ms
         if not self.elector.on_leader(leader, term, now_ms):
@@ -396,8 +396,8 @@ class ChannelRunner:
         return min(elector, core)
 
     @property
-    def is_deaf(self) -> bool:
-        """Whether it hears no leader and no candidate."""
+    def ignores_peers(self) -> bool:
+        """Whether it takes messages of no leader and no candidate."""
         return self.hole is not None or self.is_paused
 
     def pause(self) -> None:

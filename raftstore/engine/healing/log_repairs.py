@@ -1,9 +1,9 @@
 """Makes damage of the log good while the node runs: what it lost is a hole from then on.
 
 A hole is what a start makes of the same damage, and it is filled in the same way
-(``raftstore.engine.channel.hole_repairs``): the channel is opened anew with it, deaf until other
-nodes gave the records back. A leader hands its leadership over first; nothing is begun while no
-other replica is up.
+(``raftstore.engine.channel.hole_repairs``): the channel is opened anew with it and ignores its
+peers until other nodes gave the records back. A leader hands its leadership over first; nothing is
+begun while no other replica is up.
 
 A base entry that may have been hit is written anew: the node has what it says in memory.
 """
@@ -108,7 +108,7 @@ class LogRepairs:
             self._tell("log_not_healed", channel=runner.name, remedy=ALONE)
             return False
         self.deadlines.push(runner.channel, now_ms + RETRY_MS)
-        # Who is deaf neither votes nor acknowledges: not without somebody who fills the hole.
+        # It neither votes nor acknowledges then: not without somebody who fills the hole.
         if runner.is_paused or not others_up(runner):
             return False
         if leads(runner) and now_ms < hit.found_ms + HAND_OVER_PATIENCE_MS:

@@ -24,7 +24,7 @@ PHASES: Final[dict[str, Callable[[FailoverRecord], int | None]]] = {
     "first_read": lambda record: record.first_read_ms,
     "first_write": lambda record: record.first_write_ms,
 }
-"""Parts of a failover whose times are told, as ``FailoverRecord`` defines them."""
+"""Parts of a failover whose times are reported, as ``FailoverRecord`` defines them."""
 
 
 class FailoverWatch:

@@ -1,10 +1,11 @@
 """Positions of replicas: what this node tells of its own, and what others told of theirs (KLIP-35).
 
 Every connected node hears the positions of all replicas here, so that each node can order the
-replicas of any channel for a query, hosted or not. The commit positions that were told also count
-for the lag of a replica here (KLIP-36): the furthest of a channel is kept beside the positions, so
-a report that comes late or twice takes nothing back, nor does a replica that knows less than it did
-before: a leader that stood still, or a restarted node. Everything is in memory (KIP-30).
+replicas of any channel for a query, hosted or not. The commit positions that were reported also
+count for the lag of a replica here (KLIP-36): the furthest of a channel is kept beside the
+positions, so a report that comes late or twice takes nothing back, nor does a replica that knows
+less than it did before: a leader that stood still, or a restarted node. Everything is in memory
+(KIP-30).
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ class LagReports:
         """The furthest that any replica ever reported to be committed."""
         return self._committed.get(channel, NOTHING)
 
-    def teller(self, channel: ChannelId) -> NodeId | None:
+    def reporting_leader(self, channel: ChannelId) -> NodeId | None:
         """The leader of the highest term, if it tells its position; one of the past does not count.
 
         S7.3: it tells none before it has committed in its term, and after it stood still.

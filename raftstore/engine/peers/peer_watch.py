@@ -195,7 +195,7 @@ class PeerWatch:
         elif isinstance(message, LeadershipList):
             self.on_leadership_list(sender, message, now_ms)
         elif isinstance(message, LagReport):
-            self.on_lag_report(sender, message, arrived_ms, now_ms)
+            self.reports.on_report(sender, message, arrived_ms, now_ms)
         elif isinstance(message, GapReport):
             self.reports.gaps.on_report(sender, message)
         else:
@@ -259,12 +259,6 @@ class PeerWatch:
                 self._parts.failovers.leader_suspected(runner, UNCLAIMED, now_ms)
                 runner.suspect_leader(wait + self.candidacy_delay_ms(runner), now_ms)
 
-    def on_lag_report(
-        self, sender: NodeId, message: LagReport, arrived_ms: int, now_ms: int
-    ) -> None:
-        """A report of a peer."""
-        self.reports.on_report(sender, message, arrived_ms, now_ms)
-
     # --- timers -----------------------------------------------------------------------------------
 
     def on_timer(self, now_ms: int) -> None:
@@ -291,7 +285,7 @@ class PeerWatch:
         self._check_contact(now_ms)
 
     def _suspect_silent(self, now_ms: int) -> None:
-        """S1.8: a word of a lost node that was still on its way stills no suspicion for good."""
+        """S1.8: a message of a lost node that was still on its way stills no suspicion for good."""
         for peer in self.peers.values():
             if self.is_up(peer.node):
                 continue
@@ -321,10 +315,6 @@ class PeerWatch:
             if now_ms - since >= self._election.quorum_contact_ms:
                 del self._no_contact_since[channel]
                 runner.step_down("no contact to a quorum", now_ms)
-
-    def all_moved(self) -> None:
-        """The same of every channel."""
-        self.reports.all_moved()
 
     # --- views ------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class ReplicaFreshness(NamedTuple):
 
     lag: int | None
     leader_info_age_ms: int | None
-    """Age of the word of the leader that the lag is counted from; None: never heard."""
+    """Age of the report of the leader that the lag is counted from; None: never heard."""
     as_of_ms: int | None
     """Everything committed before this moment, of the node's clock, is in the state."""
     batches_behind: tuple[int, int] | None

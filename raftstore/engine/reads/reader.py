@@ -58,7 +58,6 @@ from raftstore.ports.tables import Answers, ReadDone, TableStore
 from raftstore.protocol.message import Failed, failed
 from raftstore.protocol.reads import (
     Bounds,
-    ClosePin,
     Count,
     Get,
     GetAnswer,
@@ -174,10 +173,6 @@ class Reader:
     def on_read(self, done: ReadDone, now_ms: int) -> None:
         """A long read was done on the other thread."""
         done(now_ms)
-
-    def on_close_pin(self, client: int, request: ClosePin) -> None:
-        """A scan needs the state that it pinned no longer."""
-        self.scans.on_close_pin(client, request)
 
     def on_refused(self, token: int, error: type[RequestError], message: str) -> None:
         """The core could not confirm leadership."""

@@ -59,7 +59,7 @@ class CachedChannelView:
         "_leads",
         "_node",
         "_runner",
-        "_teller",
+        "_reporting",
         "_term",
         "channel",
         "is_stale",
@@ -93,7 +93,7 @@ class CachedChannelView:
         """This node leads it and knows how far it is committed."""
         self._leader: NodeId | None = None
         self._term = Term(0)
-        self._teller: NodeId | None = None
+        self._reporting: NodeId | None = None
         """Of a channel that lives elsewhere: the leader whose reports tell its end."""
 
     # --- a view -----------------------------------------------------------------------------------
@@ -113,11 +113,11 @@ class CachedChannelView:
             if runner is not None:
                 heard_ms = runner.leader_info_heard_ms
             else:
-                heard_ms = None if self._teller is None else reported_ms.get(self._teller)
+                heard_ms = None if self._reporting is None else reported_ms.get(self._reporting)
                 leader, term = self._node.controller.leader_of(self.channel)
             if heard_ms is not None:
                 age_ms = max(0, now_ms - heard_ms)
-        # S7.3: without recent word of the leader nobody knows how far the channel has gone.
+        # S7.3: without a recent report of the leader nobody knows how far the channel has gone.
         known_ms = age_ms if age_ms is not None and age_ms <= self._age_max_ms else None
         hints = [_hint(found, now_ms, known_ms, reported_ms) for found in self._found]
         return ChannelView(
@@ -142,7 +142,7 @@ class CachedChannelView:
         self._runner = runner = node.channels.get(channel)
         if runner is None:
             self._leads = False
-            self._teller = node.watch.reports.teller(channel)
+            self._reporting = node.watch.reports.reporting_leader(channel)
             self._found = [self._elsewhere(each, reported.get(each)) for each in self.replicas]
         else:
             self._look_at(runner, reported)
@@ -276,7 +276,7 @@ def _hint(
         return ReplicaHint(node, _NOWHERE, None, None, None, role, None)
     # How old the state may be, as a hint: proven by a round trip, or as the leader reported. Round
     # trips are made only when a read asks for a bound in time; between them a replica that lacks
-    # nothing is as old as the last word of its leader, however long ago it told its own position:
+    # nothing is as old as the last report of its leader, however long ago it told its own position:
     # that only grows. A replica that serves proves it.
     time_ms = None if as_of_ms is None else max(0, now_ms - as_of_ms)
     if rows is None or known_ms is None:

@@ -39,14 +39,6 @@ class ViewReport:
         self._catalog: Catalog | None = None
         """What the kept channels are of."""
 
-    def moved(self, channel: ChannelId) -> None:
-        """Something happened to the channel, or something else was told of it."""
-        self.kept.moved(channel)
-
-    def all_moved(self) -> None:
-        """The same of every channel."""
-        self.kept.all_moved()
-
     def answer(self, request: ClusterView, now_ms: int) -> ClusterViewAnswer:
         """The present view, or the one of a moment ago, which says how long ago that was."""
         built = self._newest(now_ms)

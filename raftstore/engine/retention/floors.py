@@ -158,7 +158,7 @@ class Floors:
         key = (channel, floor.name, floor.owner)
         if floor.seq < core.base.seq and key in self._given_up:
             return floor._replace(is_given_up=True)  # what it is for is gone
-        # The last word of a replica may be older than what it was trimmed by.
+        # The last report of a replica may be older than what it was trimmed by.
         behind = Seq(max(floor.seq, core.base.seq))
         held = self._log.extent(channel).bytes_between(behind, core.last_seq)
         if held <= floor.bytes_max and not self._is_overfull():

@@ -198,7 +198,7 @@ def _ranges(prefixes: Sequence[bytes], start: bytes, stop: bytes) -> FilterPlan:
 
 
 def _key_columns(table: TableInfo) -> dict[str, _Column]:
-    """Return the columns of the key whose filters can be told from their bytes.
+    """Return the columns of the key whose filters can be decided by their bytes.
 
     A column without a declared type may hold 1 and 1.0, which are two keys and equal for Spark.
     Padded and collated texts are equal to others, too.

@@ -46,7 +46,7 @@ def settled(messages: Iterable[WriterCommitMessage | None]) -> Settled:
     done: list[TaskMessage] = []
     for message in messages:
         if not isinstance(message, TaskMessage):
-            # Its rows, if it had any, would be missing from a batch that is told as written.
+            # Its rows, if it had any, would be missing from a batch that is reported as written.
             raise OperationInDoubtError(
                 f"[RAFTSTORE_MESSAGE_MISSING] Spark commits without the message of a task (it gave "
                 f"{message!r:.60}): nothing is committed; start the write again"

@@ -11,7 +11,7 @@ A damaged entry takes nothing with it but itself. What stands behind it is found
   (docs/decisions/0015-*);
 * terms, votes and drops are in the mark without lag.
 
-The end of the last file is told apart from that by the mark, not by the look of the bytes:
+The end of the last file is distinguished from that by the mark, not by the look of the bytes:
 
 * the cut is there and every channel holds before it what its mark row promises: a torn write that
   nobody was ever told about; it is cut off, whatever looks intact behind it;

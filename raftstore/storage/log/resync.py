@@ -1,7 +1,7 @@
 """Behind damaged bytes: where the next intact entry of a segment begins, and how that is proven.
 
 The chain of checksums binds the headers of all entries, whatever became of their bodies. So three
-kinds of damage are told apart, each by a 32-bit proof that no payload can forge, since the chain
+kinds of damage are distinguished, each by a 32-bit proof that no payload can forge, since the chain
 starts from the UUID of the store:
 
 * **a body**: the header continues the chain, so its length and checksum are right, and exactly one

@@ -43,7 +43,7 @@ class StoppedLog:
     def __init__(self, identity: StoppedIdentity, on_read: OnLogRead = unheard) -> None:
         self.identity = identity
         self.label = identity.name
-        """How it is told from the others."""
+        """How it is distinguished from the others."""
         files = ReadOnlyFiles()
         self.log = SegmentLog(
             files, identity.directory, identity.store_uuid, StorageSettings(), on_read=on_read

@@ -290,7 +290,7 @@ def test_replica_read_takes_the_late_answer_of_a_slow_node() -> None:
 
 @pytest.mark.slow
 def test_replica_read_fails_with_a_reason_per_node() -> None:
-    """BLOG-21: the sentence is kept, and every node's reason is told (KIP-19, KLIP-40)."""
+    """BLOG-21: the sentence is kept, and every node's reason is reported (KIP-19, KLIP-40)."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.table("t").put({"id": 1})

@@ -432,7 +432,8 @@ def test_rows_that_wait_end_with_the_client_and_with_the_table(*, is_dropped: bo
 
 
 def test_rows_wait_for_a_guid_when_the_window_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S4.5: the oldest write without an outcome holds up those that would be told apart no more."""
+    """S4.5: the oldest write without an outcome holds up those that would be distinguished no
+    more."""
     monkeypatch.setattr(
         "raftstore.client.writes.publisher.ProducerSession", partial(ProducerSession, window=3)
     )

@@ -47,7 +47,7 @@ PUB_MSG = PubMsg(
 
 
 def note(seq: int) -> CaughtUp:
-    """A small bulk message that can be told from others."""
+    """A small bulk message that can be distinguished from others."""
     return CaughtUp(CHANNEL, Term(1), Seq(seq))
 
 
@@ -215,7 +215,7 @@ class RawConnection:
         return decode(self._bodies.pop(0))
 
     async def goodbye(self) -> Goodbye:
-        """The last word of the node, which must be a Goodbye followed by the end."""
+        """The last message of the node, which must be a Goodbye followed by the end."""
         message: Message | None = None
         while (following := await self.next()) is not None:
             message = following

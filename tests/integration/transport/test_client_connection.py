@@ -295,7 +295,7 @@ def test_drain_ends_when_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_peer_identity_is_the_store_not_the_address() -> None:
-    """Two nodes at one address, one after the other, are told apart by the client (S0.1)."""
+    """Two nodes at one address, one after the other, are distinguished by the client (S0.1)."""
 
     async def scene() -> None:
         for name in ("n1", "n2"):

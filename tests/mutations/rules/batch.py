@@ -276,7 +276,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "batch-success-gate",
-        "A batch is told as done when it is decided, not when it is applied everywhere (rule 5).",
+        "A batch is reported as done when it is decided, before it is applied everywhere (rule 5).",
         Edit(
             "Coordinator._tell",
             "verdict.name in (ALREADY, OK) and not table.is_everywhere(verdict.n)",
@@ -419,7 +419,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S4.4-batch-told-when-decided",
-        "Success of a batch is told when it is decided, not when every channel has applied it.",
+        "Success of a batch is reported when it is decided, not when every channel has applied it.",
         Edit(
             "Coordinator._tell",
             "verdict.name in (ALREADY, OK)",

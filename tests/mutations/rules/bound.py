@@ -51,7 +51,7 @@ BOUND_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-batches-unknown",
-        "Micro-batches that were not told count as none.",
+        "Micro-batches that were not reported count as none.",
         Edit(
             "BatchCounts.told",
             "if count != NOT_TOLD and seq >= self._told[0]:\n    self._told = (seq, count)",

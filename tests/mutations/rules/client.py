@@ -51,7 +51,7 @@ CLIENT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S4.1-command-final",
-        "A final refusal is the last word about an earlier attempt, too.",
+        "A final refusal ends an earlier attempt, too.",
         Edit(
             "Asked.final",
             "error if error.outcome is Outcome.UNKNOWN else self.outcome()",

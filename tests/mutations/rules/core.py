@@ -43,7 +43,7 @@ CORE_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.3-hole-votes",
         "A replica whose log lacks acknowledged records hears candidates, votes and stands.",
-        Edit("ChannelRunner.on_election", "self.is_deaf", "False"),
+        Edit("ChannelRunner.on_election", "self.ignores_peers", "False"),
         Edit(
             "Replica.may_stand",
             "self._state.recovering is None and self._state.stopped is None",

@@ -18,7 +18,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "A replica whose log lacks a record in the middle hears leaders and candidates.",
         Edit(
             "ChannelRunner.on_replication",
-            "self.is_deaf",
+            "self.ignores_peers",
             "False",
         ),
         directed(HOLE_REPAIRS + "replica_with_a_hole_takes_no_part"),

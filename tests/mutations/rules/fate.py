@@ -209,7 +209,7 @@ FATE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-served-by-arrival-age",
-        "A word of the leader is as young as its arrival, however long it waited on its way.",
+        "A report of the leader is as young as its arrival, however long it waited on its way.",
         Edit(
             "Reader.freshness",
             "core.fresh_as_of(applied)",

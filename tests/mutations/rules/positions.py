@@ -110,7 +110,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
         "S7.3-teller",
         "A leader that tells no position any more is believed as one that does.",
         Edit(
-            "LagReports.teller",
+            "LagReports.reporting_leader",
             "node if position.commit_seq else None",
             "node",
         ),
@@ -132,7 +132,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-view",
-        "A view calls lags known however old the word of the leader is.",
+        "A view calls lags known however old the report of the leader is.",
         Edit(
             "CachedChannelView.view",
             "age_ms if age_ms is not None and age_ms <= self._age_max_ms else None",
@@ -188,7 +188,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
         "The first view after a stop tells what was believed before it.",
         Edit(
             "NodeRunner._stalled",
-            "self.views.all_moved()",
+            "self.views.kept.all_moved()",
             "pass",
         ),
         directed(

@@ -204,7 +204,7 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S6.6-stale-word",
-        "A replica whose last word is older than the base is taken for one that was given up.",
+        "A replica whose last report is older than the base is taken for one that was given up.",
         Edit(
             "Floors._judged",
             "floor.seq < core.base.seq and key in self._given_up",

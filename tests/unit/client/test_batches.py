@@ -64,7 +64,7 @@ def test_summary_adds_up_and_groups_by_partition() -> None:
 
 
 def test_failure_names_rows_by_what_became_of_them() -> None:
-    """Applied, not applied and unknown rows are told apart by the caller's numbers."""
+    """Applied, not applied and unknown rows are distinguished by the caller's numbers."""
     chunks = [
         Chunk(0, ((b"a", b"1"),)),
         Chunk(1, ((b"b", b"1"),)),

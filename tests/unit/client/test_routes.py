@@ -114,7 +114,7 @@ def test_decision_is_made_once_while_nothing_changes() -> None:
 
 
 def test_kept_decision_ends_with_what_it_came_from() -> None:
-    """A lag that was told too long ago counts no more, although nobody said anything since."""
+    """A lag that was reported too long ago counts no more, although nobody said anything since."""
     book = RouteBook(dict.fromkeys(NODES, HealthState.UP).__getitem__)
     kept, bounded = Routes(book), Bounded(Prefer.LEADER, 5, None, None)
     tell(book, {}, ("learn", NODES[1], 9, None), 0)

@@ -64,7 +64,8 @@ def test_n4_write_that_is_not_committed_yet_is_pending() -> None:
 
 
 def test_n4_write_told_to_be_not_applied_is_refused_when_it_comes_late() -> None:
-    """S5.6: a copy that was under way when its fate was told must not make the answer untrue."""
+    """S5.6: a copy that was under way when its fate was reported must not make the answer
+    untrue."""
     bench = leading()
     assert fate(bench, 1).fate is WriteOutcome.NOT_APPLIED
     bench.publish(1)
@@ -103,7 +104,7 @@ def test_n4_copy_addressed_to_a_leadership_that_is_over_is_not_sequenced() -> No
 
 def test_n4_full_fence_promises_nothing_new() -> None:
     """A full fence takes no further guid: a write that is not remembered could not be refused, so
-    its fate is not told. Those in it stay.
+    its fate is not reported. Those in it stay.
     """
     fence = Fence(fenced_max=2)
     assert [fence.add(guid(counter)) for counter in (1, 2, 3, 2)] == [True, True, False, True]

@@ -100,7 +100,7 @@ OLDER = History(Term(4), Seq(99))
         (Deaf(3), "stored, then sent", []),
         (Deaf(4), "one vote per term", []),
         (Deaf(5), "a lost reply is repeated", []),
-        (Deaf(6), "stale terms are told", []),
+        (Deaf(6), "stale terms are reported", []),
         (Deaf(7), "observing", []),
         (Lies(7, "role", Role.CANDIDATE), "observing", Role.CANDIDATE),
         (Deaf(8), "candidacy", []),

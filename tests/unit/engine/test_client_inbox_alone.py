@@ -56,6 +56,7 @@ class Bench:
         reader = self._part("reader")
         reader.many = self._part("many")
         reader.write_outcomes = self._part("outcomes")
+        reader.scans = self._part("scans")
         parts: Any = SimpleNamespace(
             me=ME,
             channels=self.channels,
@@ -185,7 +186,7 @@ def test_every_other_request_goes_to_the_part_that_answers_it() -> None:
     assert bench.take(many) == ("many.on_request", CLIENT, many, bench.channels, NOW_MS)
     kept = msgspec.structs.replace(begin, timeout_ms=TIMEOUT_MAX_MS)
     assert bench.take(begin) == ("batches.on_request", CLIENT, kept, NOW_MS)
-    assert bench.take(pin) == ("reader.on_close_pin", CLIENT, pin)
+    assert bench.take(pin) == ("scans.on_close_pin", CLIENT, pin)
     assert bench.take(fate) == ("outcomes.on_request", CLIENT, fate, "orders/0", NOW_MS)
     assert bench.take(status) == ("requests.on_request", CLIENT, status, NOW_MS)
     assert bench.take(message) == ("requests.on_publish", CLIENT, message, NOW_MS)

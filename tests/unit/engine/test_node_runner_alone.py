@@ -30,8 +30,9 @@ class Bench:
         parts.clock = SimpleNamespace(now_ms=1_000)
         parts._settings = SimpleNamespace(read=ReadSettings())
         parts._deadlines = (SimpleNamespace(next_ms=1_100), SimpleNamespace(next_ms=9_000))
-        parts.watch = SimpleNamespace(due_ms=8_000, all_moved=self._noted("watch"))
-        parts.views = SimpleNamespace(all_moved=self._noted("views"))
+        reports = SimpleNamespace(all_moved=self._noted("watch"))
+        parts.watch = SimpleNamespace(due_ms=8_000, reports=reports)
+        parts.views = SimpleNamespace(kept=SimpleNamespace(all_moved=self._noted("views")))
         parts.channels = {CHANNEL: SimpleNamespace(on_stalled=self._noted("channel"))}
         parts.events = SimpleNamespace(tell=lambda name, **of: self.told.append((name, of)))
 

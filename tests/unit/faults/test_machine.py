@@ -1,4 +1,4 @@
-"""Stalls that the machine causes are told apart from faults that a run injects."""
+"""Stalls that the machine causes are distinguished from faults that a run injects."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_limit_of_a_buffer_is_its_own() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_other_version_is_refused_with_both_versions(at_once: bool) -> None:
-    """A peer of another version is told apart from a broken one, before its body arrives."""
+    """A peer of another version is distinguished from a broken one, before its body arrives."""
     header = raw_frame(b"", length=1_000, version=PROTOCOL_VERSION + 1)
     chunks = [header] if at_once else [header[:3], header[3:]]
     buffer = ReceiveBuffer()

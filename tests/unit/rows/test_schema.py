@@ -1,4 +1,4 @@
-"""Table shapes: rows become keys and values and back, and bad rows are told apart by column."""
+"""Table shapes: rows become keys and values and back, and bad rows are distinguished by column."""
 
 from __future__ import annotations
 

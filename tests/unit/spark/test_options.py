@@ -283,7 +283,8 @@ def test_upsert_refuses_bad_options_when_the_query_is_written():
 
 
 def test_options_of_reading_have_defaults_and_refuse_what_is_not_theirs():
-    """Spelled in any way, checked like those of writing; what only writes is told from them."""
+    """Spelled in any way, checked like those of writing; what only writes is distinguished from
+    them."""
     assert parse_source_options(BASE) == SourceOptions("n1:4481,n2:4481", "orders")
     parsed = parse_source_options(BASE | {"pin_life": "90s", "preferreplica": "nearest"})
     assert (parsed.pin_life_ms, parsed.prefer_replica) == (90_000, "nearest")

@@ -229,7 +229,7 @@ def test_leader_of_our_term_decides_about_what_nobody_else_has_held(
 def test_late_answer_of_another_question_fills_nothing(
     world: tuple[SimCluster, ChannelId],
 ) -> None:
-    """S12: answers are told apart by their numbers."""
+    """S12: answers are distinguished by their numbers."""
     cluster, channel = world
     nodes = damaged(cluster, channel, {"n1": 3}, boots=False)
     nodes["n1"].boot()

@@ -170,7 +170,7 @@ def test_node_that_answered_is_not_taken_for_one_that_was_asked() -> None:
 
 
 def test_node_that_held_the_first_half_is_asked_for_the_second_at_once() -> None:
-    """It is the likeliest to hold that, too; its next answer is told apart from the first."""
+    """It is the likeliest to hold that, too; its next answer is distinguished from the first."""
     bench = Bench()
     first = bench.begin()
     bench.left = REST

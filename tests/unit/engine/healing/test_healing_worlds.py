@@ -79,7 +79,7 @@ def test_nobody_is_made_deaf_while_no_other_replica_is_up() -> None:
     found = world.count("log_damaged")
     world.until(lambda: found[0] > 0)
     run(world.cluster, 15_000)
-    assert not runner_of(world, node).is_deaf
+    assert not runner_of(world, node).ignores_peers
     for other in others:
         other.boot()
     filled = world.count("hole_filled")

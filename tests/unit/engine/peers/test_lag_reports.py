@@ -117,7 +117,7 @@ def test_positions_of_dropped_tables_are_forgotten() -> None:
     told = next(iter(watch.positions[channel].values()))
     gone = structs.replace(told, channel=channel_id(b"g" * 16, 0))
     now = node.clock.now_ms()
-    watch.on_lag_report(cluster.replicas(channel)[0], LagReport(0, (gone,)), now, now)
+    watch.reports.on_report(cluster.replicas(channel)[0], LagReport(0, (gone,)), now, now)
     assert gone.channel not in watch.positions
     watch.http_reports.on_positions(cluster.replicas(channel)[0], [(channel, Seq(1), Seq(1))], now)
     controller.catalog.tables.clear()
@@ -137,11 +137,11 @@ def test_report_that_comes_late_or_twice_takes_nothing_back() -> None:
     newest = watch.positions[channel][peer]
     at = watch.reports._newest[peer]
     ahead = structs.replace(newest, commit_seq=Seq(50), last_seq=Seq(50))
-    watch.on_lag_report(peer, LagReport(0, (ahead,), at + 1), now, now)
+    watch.reports.on_report(peer, LagReport(0, (ahead,), at + 1), now, now)
     assert watch.positions[channel][peer] == ahead
-    watch.on_lag_report(peer, LagReport(0, (newest,), at), now, now)
+    watch.reports.on_report(peer, LagReport(0, (newest,), at), now, now)
     assert watch.positions[channel][peer] == ahead
-    watch.on_lag_report(peer, LagReport(0, (newest,), at + 2), now, now)
+    watch.reports.on_report(peer, LagReport(0, (newest,), at + 2), now, now)
     assert watch.positions[channel][peer] == newest
     assert watch.known_commit(node.runner.channels[channel]) == 50
 
@@ -318,11 +318,11 @@ def test_channel_position_of_an_unlisted_node_is_no_leader_for_its_age() -> None
     assert node.runner is not None
     reports = node.runner.watch.reports
     leader = cluster.leaders()[channel].node
-    assert reports.teller(channel) == leader
+    assert reports.reporting_leader(channel) == leader
     told = reports.positions[channel][leader]
     silent = ChannelPosition(channel, Term(told.term), True, Seq(0), Seq(0), Seq(0), b"")
     reports.positions[channel] = {leader: silent}
-    assert reports.teller(channel) is None
+    assert reports.reporting_leader(channel) is None
 
 
 def test_leader_that_was_deposed_and_does_not_know_it_is_no_hint() -> None:
@@ -334,7 +334,7 @@ def test_leader_that_was_deposed_and_does_not_know_it_is_no_hint() -> None:
     old, new = cluster.replicas(channel)[:2]
     for sender, term in ((old, 7), (new, 8), (old, 7), (new, 8), (old, 7)):
         position = ChannelPosition(channel, Term(term), True, Seq(1), Seq(1), Seq(1), b"")
-        watch.on_lag_report(sender, LagReport(0, (position,)), now, now)
+        watch.reports.on_report(sender, LagReport(0, (position,)), now, now)
     assert node.runner.controller.leader_of(channel) == (new, Term(8))
 
 
@@ -346,6 +346,6 @@ def test_address_of_the_http_interface_comes_with_the_report() -> None:
     watch, peer = node.runner.watch, cluster.replicas(channel)[0]
     assert watch.reports.http_of[node.node] == ""
     now = node.clock.now_ms()
-    watch.on_lag_report(peer, LagReport(0, (), http="127.0.0.1:4480"), now, now)
+    watch.reports.on_report(peer, LagReport(0, (), http="127.0.0.1:4480"), now, now)
     info = node.runner.reports.cluster_info.answer(ClusterInfo(1), now)
     assert {told.node: told.http for told in info.nodes}[peer] == "127.0.0.1:4480"

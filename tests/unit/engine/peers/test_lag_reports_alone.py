@@ -323,13 +323,13 @@ def test_dropped_table_leaves_nothing(is_forgotten: bool) -> None:
 def test_leader_of_the_highest_term_is_the_one_that_tells() -> None:
     """S7.3: none does while that one does not know its position."""
     bench = Bench()
-    assert bench.reports.teller(ELSEWHERE) is None
+    assert bench.reports.reporting_leader(ELSEWHERE) is None
     bench.hear(position(is_leader=True, term=4))
-    assert bench.reports.teller(ELSEWHERE) == PEER
+    assert bench.reports.reporting_leader(ELSEWHERE) == PEER
     bench.hear(position(is_leader=True, term=3), sender=THIRD)
     bench.hear(position(term=6), sender=STRANGER)
-    assert bench.reports.teller(ELSEWHERE) == PEER
+    assert bench.reports.reporting_leader(ELSEWHERE) == PEER
     bench.hear(position(is_leader=True, term=5, commit=0), sender=THIRD)
-    assert bench.reports.teller(ELSEWHERE) is None
+    assert bench.reports.reporting_leader(ELSEWHERE) is None
     bench.hear(position(is_leader=True, term=5), sender=THIRD)
-    assert bench.reports.teller(ELSEWHERE) == THIRD
+    assert bench.reports.reporting_leader(ELSEWHERE) == THIRD

@@ -260,7 +260,7 @@ def test_report_tells_what_has_moved_since() -> None:
     assert told(1_000) == [10, 10]
     bench.watch.reports.moved(channels[1].channel)
     assert told(2_000) == [10, 11]
-    bench.watch.all_moved()
+    bench.watch.reports.all_moved()
     assert told(3_000) == [11, 11]
 
 

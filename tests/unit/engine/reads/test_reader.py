@@ -16,7 +16,7 @@ from raftstore.engine.reads.reader import PROOFS_MAX, Reader
 from raftstore.engine.shares import GIVEN_UP
 from raftstore.errors import NoLeaderError, NotLeaderError, RequestError
 from raftstore.protocol.message import Failed, Message
-from raftstore.protocol.reads import Bounds, ClosePin, Get, GetAnswer, Scan
+from raftstore.protocol.reads import Bounds, Get, GetAnswer, Scan
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
 
 ME, PEER = NodeId("n1@00"), NodeId("n2@00")
@@ -397,10 +397,6 @@ def test_other_reads_of_the_node_hear_what_reads_of_rows_hear() -> None:
     ]
     assert of(lambda: reader.on_client_gone(CLIENT)) == [
         (part, "on_client_gone", CLIENT) for part in ("fates", "many", "scans")
-    ]
-    request = ClosePin(1, FIRST, 3)
-    assert of(lambda: reader.on_close_pin(CLIENT, request)) == [
-        ("scans", "on_close_pin", CLIENT, request)
     ]
 
 

@@ -50,7 +50,7 @@ def test_waiting_read_that_finds_its_replica_too_far_behind_is_refused() -> None
 
 
 def test_waiting_read_at_a_leader_that_was_deposed_is_refused() -> None:
-    """S7.4: level leader is the word of the leader, not of a node that was one when asked."""
+    """S7.4: level leader is the answer of the leader, not of a node that was one when asked."""
     cluster, node, answers = waiting_read("leader", None)
     [channel] = cluster.table_channels
     node.runner.channels[channel].step_down("test", node.clock.now_ms())

@@ -226,7 +226,7 @@ def test_follower_tells_itself_and_what_the_others_reported() -> None:
 
 @pytest.mark.parametrize(("age_ms", "lag"), [(AGE_MAX_MS, 0), (AGE_MAX_MS + 1, None)])
 def test_leaders_word_counts_for_a_time(age_ms: int, lag: int | None) -> None:
-    """S7.3: then the end of the channel is unknown, while positions are still told."""
+    """S7.3: then the end of the channel is unknown, while positions are still reported."""
     world = following()
     world.report(SECOND, 100)
     world.runner.leader_info_heard_ms = NOW - age_ms
@@ -344,7 +344,7 @@ def test_channel_whose_leader_reported_nothing_has_no_known_end() -> None:
 
 @pytest.mark.parametrize("made", [following, elsewhere])
 def test_posted_position_counts_until_the_replica_itself_tells_a_newer_one(made: Any) -> None:
-    """Its age is that of the post; at the same moment the replica's own word counts."""
+    """Its age is that of the post; at the same moment what the replica itself says counts."""
     world: World = made()
     world.report(THIRD, 70, batches=(8, 7), heard_ms=NOW - 100)
     for heard_ms, applied, told_ms_ago in (
@@ -383,7 +383,7 @@ def test_posted_position_counts_against_an_acknowledgement_too() -> None:
 
 
 def test_channel_is_looked_at_again_when_it_moved_or_its_state_did() -> None:
-    """P16: between two looks only ages are told anew."""
+    """P16: between two looks only ages are reported anew."""
     world = following()
     assert world.view(NOW + 1).leader_info_age_ms == 21
     world.known_commit = Seq(105)

@@ -126,14 +126,6 @@ class Kept:
         """Another catalog."""
         self.calls.append(("follow", *channels))
 
-    def moved(self, channel: ChannelId) -> None:
-        """Something happened there."""
-        self.calls.append(("moved", channel))
-
-    def all_moved(self) -> None:
-        """Something happened everywhere."""
-        self.calls.append(("all_moved",))
-
 
 def kept_report(bench: Bench, count: int = 2) -> tuple[ViewReport, Kept]:
     """A report of so many channels, and what it keeps."""
@@ -284,14 +276,10 @@ def test_view_tells_the_bounds_of_the_node_and_of_tables_that_have_some(bound: s
     assert (answer.viewpoint, answer.cluster_id, answer.version) == (ME, CLUSTER, 12)
 
 
-def test_kept_channels_follow_the_catalog_and_hear_what_moves() -> None:
+def test_kept_channels_follow_the_catalog() -> None:
     """The catalog is gone through once for each of its versions."""
     bench = Bench()
     report, kept = kept_report(bench)
-    report.moved(FIRST)
-    report.all_moved()
-    assert kept.calls == [("moved", FIRST), ("all_moved",)]
-    kept.calls.clear()
     for now_ms in (0, VIEW_KEPT_MS):
         report.channels(now_ms)
     followed = ("follow", (FIRST, "t", 0, (ME, ONE)), (SECOND, "t", 1, (ONE, TWO)))

@@ -504,6 +504,6 @@ def test_positions_and_http_address_travel_with_the_report() -> None:
     node, peer = cluster.nodes[cluster.node_ids[0]], cluster.node_ids[1]
     assert node.runner is not None
     now = node.clock.now_ms()
-    node.runner.watch.on_lag_report(peer, LagReport(0, (), 0, "host:4480"), now, now)
+    node.runner.watch.reports.on_report(peer, LagReport(0, (), 0, "host:4480"), now, now)
     view = node.runner.views._build(node.clock.now_ms())
     assert [each.http for each in view.nodes if each.node == peer] == ["host:4480"]

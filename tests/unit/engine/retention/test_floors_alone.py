@@ -188,7 +188,7 @@ def test_replica_whose_records_are_gone_stays_given_up() -> None:
     bench.heard(B, 45)
     assert slow(bench) == (45, False)
     bench.heard(B, 10)
-    assert slow(bench) == (10, False), "its last word is old: it was counted since"
+    assert slow(bench) == (10, False), "its last report is old: it was counted since"
     assert len(bench.told()) == 1
 
 
