@@ -91,7 +91,7 @@ def test_paths_that_the_text_names_exist() -> None:
     assert sorted(gone) == []
 
 
-THREAD = re.compile(r"(?:name=|Worker\()\"(raftstore-[a-z]+)\"")
+THREAD = re.compile(r"(?:name=|Worker\(|Executor\([A-Z_]+, )\"(raftstore-[a-z]+)\"")
 
 
 def test_table_of_threads_is_that_of_the_tree() -> None:

@@ -90,7 +90,7 @@ def key_within(
 ) -> bytes:
     """A key behind ``start`` up to which there are about ``bytes_max`` bytes at most, or ``stop``.
 
-    More if they cannot be told apart by ``SPLIT_BYTES`` behind the id of their channel.
+    More if they cannot be distinguished by ``SPLIT_BYTES`` behind the id of their channel.
     """
     if size_of(start, stop) <= bytes_max:
         return stop
