@@ -249,7 +249,7 @@ def test_info_is_shown_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gaps_of_every_replica_are_listed_with_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NATS-214: by each node's own word; who was not asked is told with why."""
+    """NATS-214: by each node's own report; who was not asked is told with why."""
     client = FakeClient(n1=[], n2=[], n3=[])
     client.role = "follower"
     result = run(monkeypatch, client, "channel", "gaps", "orders/0", "-o", "json")

@@ -143,7 +143,7 @@ class SnapshotSender:
             return "the channel is not here"
         # Whether it leads, or has committed in its term, is no matter, for what is applied was
         # committed; and it may be that nobody can lead before this very receiver is whole again.
-        is_lacking = runner.core.is_recovering or runner.is_deaf or self._is_damaged(channel)
+        is_lacking = runner.core.is_recovering or runner.ignores_peers or self._is_damaged(channel)
         if is_lacking or runner.unserved_until or runner.stopped_reason is not None:
             return "this replica does not serve the channel now"
         return None

@@ -188,7 +188,7 @@ class Bench:
             ),
             feed=SimpleNamespace(is_idle=True),
             unserved_until=0,
-            is_deaf=False,
+            ignores_peers=False,
             stopped_reason=None,
             pause=lambda: self.did.append(f"pause {name}"),
             on_broken=lambda reason, now_ms: self.did.append(f"broken: {reason}"),

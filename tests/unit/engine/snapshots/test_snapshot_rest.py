@@ -218,7 +218,7 @@ def test_closed_channel_drops_what_was_begun() -> None:
 
 
 def test_rest_may_be_empty() -> None:
-    """All pairs were here but the last word."""
+    """All pairs were here but the last report."""
     bench = begun_before(B, pairs=5)
     bench.looking()
     bench.barrier(40)

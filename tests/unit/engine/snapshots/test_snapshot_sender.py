@@ -144,9 +144,9 @@ def recovers(runner: Any, bench: Bench) -> None:
     runner.core.is_recovering = True
 
 
-def is_deaf(runner: Any, bench: Bench) -> None:
+def ignores_peers(runner: Any, bench: Bench) -> None:
     """Its log has a hole, or is about to be replaced."""
-    runner.is_deaf = True
+    runner.ignores_peers = True
 
 
 def is_cut(runner: Any, bench: Bench) -> None:
@@ -162,7 +162,7 @@ def is_stopped(runner: Any, bench: Bench) -> None:
 CHANGES = [
     (gone, NOT_HERE),
     (recovers, NOT_SERVED),
-    (is_deaf, NOT_SERVED),
+    (ignores_peers, NOT_SERVED),
     (is_cut, NOT_SERVED),
     (is_stopped, NOT_SERVED),
 ]
