@@ -58,6 +58,8 @@ class CatchUp:
         self._payloads = payloads
         self._asked: dict[int, MsgSyncRequest] = {}
         """By request id, in the order of the log."""
+        self._early: dict[int, MsgSync] = {}
+        """Answers that came before the one in front of them: fewer than are asked for."""
         self._ahead_seq = Seq(0)
         """Where the answer to the last of them will end, and one more; 0: not known."""
         self._resend_at_ms = 0
@@ -125,6 +127,7 @@ class CatchUp:
     def _forget_asked(self) -> None:
         """No answer is waited for any more."""
         self._asked.clear()
+        self._early.clear()
         self._ahead_seq = Seq(0)
         self._waits_for_disk = False
 
@@ -192,7 +195,7 @@ class CatchUp:
         if request.from_seq not in (0, message.from_seq):
             return False  # the answer to another question
         if request is not next(iter(self._asked.values())):
-            del self._asked[request.request_id]  # the one before it is lost: asked for again then
+            self._early[request.request_id] = message  # the one in front of it may still come
             return False
         assert state.mode is FollowerMode.CATCHING_UP, "a steady follower waits for history (S6.3)"
         if message.from_seq < message.first_seq:
@@ -218,6 +221,11 @@ class CatchUp:
             self._go_on(message, end)
         return True
 
+    def next_early(self) -> MsgSync | None:
+        """The answer whose turn it is, if it came before its time."""
+        request_id = next(iter(self._asked), None)
+        return None if request_id is None else self._early.pop(request_id, None)
+
     def _go_on(self, message: MsgSync, end: int) -> None:
         """Back to steady state if that is possible, else ask on."""
         state = self._state
@@ -238,7 +246,7 @@ class CatchUp:
         """S6.1: what was asked ahead goes on where this answer ended, or is asked for anew."""
         following = next(iter(self._asked.values()), None)
         if following is not None and following.from_seq != end + 1:
-            self._asked.clear()
+            self._forget_asked()
         next_seq = message.next_seq
         self._ahead_seq = next_seq if end + 1 < next_seq <= message.last_seq else Seq(0)
 
@@ -246,6 +254,7 @@ class CatchUp:
         """S6.6: the leader's log begins above the match point. It is asked again in a while."""
         state = self._state
         self._asked = dict(islice(self._asked.items(), 1))
+        self._early.clear()
         self._ahead_seq = Seq(0)
         self._resend_at_ms = state.now_ms + state.settings.sync_request_timeout_ms
         self._measure(message)
@@ -256,7 +265,7 @@ class CatchUp:
 
     def _probe_deeper(self, request: MsgSyncRequest) -> None:
         """S2.6: the leader's best guess is not in our log; offer older terms."""
-        self._asked.clear()
+        self._forget_asked()
         if request.from_seq != 0:
             self._state.halt(f"the leader lost what it verified below seq {request.from_seq}")
             return

@@ -198,6 +198,8 @@ class Follower:
         state = self._state
         state.leader_commit = max(state.leader_commit, message.commit_seq)
         if self._catch_up.on_sync(message):
+            while (early := self._catch_up.next_early()) is not None:
+                self._catch_up.on_sync(early)
             self._is_ack_wanted = True
             if state.mode is FollowerMode.STEADY:
                 self._drain()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from raftstore.config import ROWS_PER_RECORD_MAX, ReplicationSettings
 from raftstore.core.effects import ServeSync
 from raftstore.ports.log import MessageLog
+from raftstore.protocol.records import Record
 from raftstore.protocol.replication import MsgSync
 from raftstore.types import ChannelId, Seq
 
@@ -29,13 +30,24 @@ def history_for(
         )
 
     # S6.6: never records behind a gap.
-    is_held = serve.from_seq >= serve.first_seq
-    end = end_from(serve.from_seq) if is_held else Seq(serve.from_seq - 1)
-    records = (
-        log.read(channel, serve.from_seq, to_seq=end, bytes_max=bytes_max)
-        if end >= serve.from_seq
-        else []
-    )
+    if serve.from_seq < serve.first_seq:
+        return _answer(serve, channel, [])
+    end = end_from(serve.from_seq)
+    records = log.read(channel, serve.from_seq, to_seq=end, bytes_max=bytes_max)
+    if end >= serve.last_seq:
+        return _answer(serve, channel, records, done=True)
+    # NATS-148: so that the follower can ask for what comes behind the answer that it asks next.
+    return _answer(serve, channel, records, next_seq=Seq(end_from(end + 1) + 1))
+
+
+def _answer(
+    serve: ServeSync,
+    channel: ChannelId,
+    records: list[Record],
+    *,
+    done: bool = False,
+    next_seq: Seq = Seq(0),
+) -> MsgSync:
     return MsgSync(
         channel=channel,
         term=serve.term,
@@ -46,7 +58,6 @@ def history_for(
         commit_seq=serve.commit_seq,
         last_seq=serve.last_seq,
         first_seq=serve.first_seq,
-        done=is_held and end >= serve.last_seq,
-        # NATS-148: so that the follower can ask for what comes behind the answer that it asks next.
-        next_seq=Seq(end_from(end + 1) + 1) if is_held and end < serve.last_seq else Seq(0),
+        done=done,
+        next_seq=next_seq,
     )

@@ -138,7 +138,7 @@ BASE_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.6-gap",
         "A leader sends the records behind a gap to a follower below its base.",
-        Edit("history_for", "serve.from_seq >= serve.first_seq", "True"),
+        Edit("history_for", "serve.from_seq < serve.first_seq", "False"),
         directed(BASE + "s6_6_leader_serves_nothing_below_its_base"),
     ),
     mutation(

@@ -59,7 +59,7 @@ CATCHING_UP_RULES: tuple[Mutation, ...] = (
         "S2.4-answer-out-of-place",
         "An answer is taken for the one in front of it.",
         Edit("CatchUp.on_sync", "request is not next(iter(self._asked.values()))", "False"),
-        directed(REQUESTS + "answer_that_comes_before_the_one_in_front_of_it_is_asked_for_again"),
+        directed(REQUESTS + "answer_that_comes_before_the_one_in_front_of_it_waits_for_it"),
     ),
     mutation(
         "S6.1-asked-ahead",

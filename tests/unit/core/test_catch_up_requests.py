@@ -87,15 +87,28 @@ def test_answer_that_ends_before_its_time_has_the_rest_asked_for_anew() -> None:
     assert not bench.of(Halt, bench.all_effects)
 
 
-def test_answer_that_comes_before_the_one_in_front_of_it_is_asked_for_again() -> None:
-    """S2.4: given a first answer that is lost or late, nothing is taken from behind it."""
+def test_answer_that_comes_before_the_one_in_front_of_it_waits_for_it() -> None:
+    """S2.4, S12: given a network that keeps no order, nothing is taken from behind an answer that
+    is missing, and nothing is asked for twice.
+    """
     bench = behind()
     answer(bench, 1, 2, 3, next_seq=6)
     answer(bench, 3, 6, 7, next_seq=9)
     assert bench.replica.last_seq == 3
     answer(bench, 2, 4, 5, next_seq=8)
-    assert bench.replica.last_seq == 5
-    assert asked(bench) == [(4, 6), (5, 8)]
+    assert bench.replica.last_seq == 7
+    assert asked(bench) == [(4, 8)]
+
+
+def test_answer_that_waits_is_dropped_with_what_it_follows() -> None:
+    """Given a first answer that is shorter than was told, the one behind it fits no more."""
+    bench = behind()
+    answer(bench, 1, 2, 3, next_seq=6)
+    answer(bench, 3, 6, 7, next_seq=9)
+    answer(bench, 2, 4, 4, next_seq=0)
+    assert bench.replica.last_seq == 4
+    assert asked(bench) == [(4, 5)]
+    assert not bench.of(Halt, bench.all_effects)
 
 
 def test_requests_without_answers_are_repeated_in_their_order() -> None:
