@@ -62,6 +62,16 @@ CATCHING_UP_RULES: tuple[Mutation, ...] = (
         directed(REQUESTS + "answer_that_comes_before_the_one_in_front_of_it_waits_for_it"),
     ),
     mutation(
+        "S6.1-early-answer",
+        "An answer that comes before the one in front of it is asked for again.",
+        Edit(
+            "CatchUp.on_sync",
+            "self._early[request.request_id] = message",
+            "del self._asked[request.request_id]",
+        ),
+        directed(REQUESTS + "answer_that_comes_before_the_one_in_front_of_it_waits_for_it"),
+    ),
+    mutation(
         "S6.1-asked-ahead",
         "What was asked ahead goes on although the answer before it ended elsewhere.",
         Edit(
