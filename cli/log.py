@@ -28,7 +28,7 @@ from raftstore.storage.stopped.survey import ChannelFound, ReplicaFound, Verdict
 DIRECTORY = click.Path(path_type=Path)
 
 
-class _Progress:
+class LogProgress:
     """Shows on a terminal how much of a log was read."""
 
     def __init__(self, verb: str) -> None:
@@ -62,7 +62,7 @@ def check(context: Context, directories: tuple[Path, ...]) -> int:
     Example:
       raftstore log check /mnt/n1/data /mnt/n2/data /mnt/n3/data
     """
-    with stopped_logs(directories, on_read=_Progress("read")) as logs:
+    with stopped_logs(directories, on_read=LogProgress("read")) as logs:
         for one in logs:
             for note in one.log.notes:
                 context.say(f"{one.label}: {note}")
@@ -185,7 +185,7 @@ def fill_log(context: Context, directory: Path, *, others: Sequence[Path]) -> in
     Example:
       raftstore log fill /mnt/n1/data --from /mnt/n3/data
     """
-    progress = _Progress("read")
+    progress = LogProgress("read")
     with stopped_logs([directory, *others], written=directory, on_read=progress) as logs:
         target, *sources = logs
         catalog = catalog_of(logs)
@@ -213,7 +213,7 @@ def fill_log(context: Context, directory: Path, *, others: Sequence[Path]) -> in
                     f"{name}: filled {done.from_seq}-{done.to_seq} from {done.source} "
                     f"({done.records} records, {done.payload_bytes / MIB:.1f} MiB)"
                 )
-        left = holes_left(target, _Progress("read again"))
+        left = holes_left(target, LogProgress("read again"))
     context.show(rows, rows)
     for channel, gaps in left.items():
         lost = ", ".join(map(_range, gaps))

@@ -36,6 +36,7 @@ COMMANDS = {
     "check": "raftstore.cli.check:check",
     "channel": "raftstore.cli.channel:channel",
     "log": "raftstore.cli.log:log",
+    "inspect": "raftstore.cli.inspect:inspect",
     "simulate": "raftstore.cli.simulate:simulate",
     "chaos": "raftstore.cli.chaos:chaos",
     "config": "raftstore.cli.settings:config",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from raftstore.client.blocking.snapshots import Snapshot
+from raftstore.client.scans.scanning import Item
 from raftstore.errors import ConfigError, SchemaError
 from raftstore.protocol.admin import TableInfo
 from raftstore.rows.schema import TableSchema
@@ -19,21 +19,20 @@ BATCH_ROWS: Final = 5_000
 
 def parquet_writer(
     info: TableInfo,
-) -> Callable[[Snapshot, Path, Callable[[int], None]], int]:
-    """Return what writes a snapshot to a Parquet file; SchemaError without declared columns."""
+) -> Callable[[Iterable[Sequence[Item]], Path, Callable[[int], None]], int]:
+    """Return what writes pages of rows to a Parquet file; SchemaError without declared columns."""
     parquet = _parquet()
     from raftstore.spark.codec.decode import RowDecoder
 
     decoder = RowDecoder(TableSchema(info.key_columns, info.schema_json), _declared(info))
 
-    def write(snapshot: Snapshot, path: Path, tell: Callable[[int], None]) -> int:
+    def write(pages: Iterable[Sequence[Item]], path: Path, tell: Callable[[int], None]) -> int:
         written = 0
         with parquet.ParquetWriter(path, decoder.arrow) as writer:
-            for partition in range(info.partitions):
-                for page in snapshot.pages(partition):
-                    writer.write_batch(decoder.decode(page))
-                    written += len(page)
-                    tell(written)
+            for page in pages:
+                writer.write_batch(decoder.decode(page))
+                written += len(page)
+                tell(written)
         return written
 
     return write

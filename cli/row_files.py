@@ -69,7 +69,7 @@ def export_rows(
       raftstore export orders orders.parquet
       raftstore export orders | gzip > orders.jsonl.gz
     """
-    shape = _shape_of(file, shape)
+    shape = shape_of(file, shape)
     if file == STDIO and shape == "parquet":
         raise click.UsageError("Parquet is not written to stdout; name a file.")
     if file != STDIO and not overwrite and Path(file).exists():
@@ -79,13 +79,18 @@ def export_rows(
         # Opened before the file: what the table refuses leaves no file behind.
         pages_of = parquet_writer(info) if shape == "parquet" else None
         with client.table(table).snapshot() as snapshot:
-            with _progress("rows written") as tell:
+            with rows_progress("rows written") as tell:
                 if pages_of is not None:
-                    rows = _in_place(Path(file), lambda path: pages_of(snapshot, path, tell))
+                    pages = (
+                        page
+                        for partition in range(info.partitions)
+                        for page in snapshot.pages(partition)
+                    )
+                    rows = in_place(Path(file), lambda path: pages_of(pages, path, tell))
                 elif file == STDIO:
                     rows = _write_lines(info, snapshot, sys.stdout, tell)
                 else:
-                    rows = _in_place(
+                    rows = in_place(
                         Path(file), lambda path: _write_lines_to(info, snapshot, path, tell)
                     )
             told = {"table": table, "file": file, "rows": rows, "position": str(snapshot.position)}
@@ -111,7 +116,7 @@ def import_rows(context: Context, /, table: str, file: str, *, shape: str | None
       raftstore import orders orders.jsonl
       gzip -dc orders.jsonl.gz | raftstore import orders -
     """
-    shape = _shape_of(file, shape)
+    shape = shape_of(file, shape)
     if file == STDIO and shape == "parquet":
         raise click.UsageError("Parquet is not read from stdin; name a file.")
     unit = "row" if shape == "parquet" else "line"
@@ -121,7 +126,7 @@ def import_rows(context: Context, /, table: str, file: str, *, shape: str | None
         found = parquet_rows(info, Path(file)) if shape == "parquet" else _lines(info, file)
         rows = _checked(info, found, unit)
         try:
-            with _progress("rows written") as tell:
+            with rows_progress("rows written") as tell:
                 while chunk := list(islice(rows, ROWS_AT_ONCE)):
                     written += client.table(table).put_many(chunk).rows
                     tell(written)
@@ -148,7 +153,8 @@ def _what_is_written(rows: int, *, is_all: bool) -> str:
     return f"{known}; import the file again when this is mended: a row that is there is replaced"
 
 
-def _shape_of(file: str, shape: str | None) -> str:
+def shape_of(file: str, shape: str | None) -> str:
+    """The format of a file: as asked for, else as its name says."""
     return shape or ("parquet" if file.endswith(".parquet") else "jsonl")
 
 
@@ -193,7 +199,7 @@ def _lines(info: TableInfo, file: str) -> Rows:
 # --- files and progress ---------------------------------------------------------------------------
 
 
-def _in_place(path: Path, write: Callable[[Path], int]) -> int:
+def in_place(path: Path, write: Callable[[Path], int]) -> int:
     """Write beside the file, and give it its name when everything is on the disk."""
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
@@ -211,7 +217,7 @@ def _in_place(path: Path, write: Callable[[Path], int]) -> int:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Tell]:
+def rows_progress(what: str) -> Iterator[Tell]:
     """Tell on a terminal how far it is, twice a second, and how fast."""
     if not sys.stderr.isatty():
         yield lambda _: None

@@ -247,7 +247,7 @@ def open_or_create(
             facts = _load(directory / MARKER_NAME, name)
             identity = StoreIdentity(ops, directory, facts, lock, random_bytes(16))
             identity.was_created = is_new
-            identity.was_stopped_cleanly = is_new or _was_clean(directory)
+            identity.was_stopped_cleanly = is_new or stopped_cleanly(directory)
             _write_boot(ops, directory, identity.boot_id, is_clean=False)
             return identity
     except BaseException:
@@ -389,7 +389,8 @@ def _damaged(path: Path) -> str:
     )
 
 
-def _was_clean(directory: Path) -> bool:
+def stopped_cleanly(directory: Path) -> bool:
+    """Whether the last process on the directory ended by itself, with everything synced."""
     try:
         return bool(json.loads((directory / BOOT_NAME).read_bytes())["clean"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -28,6 +28,7 @@ from tests.mutations.rules.floor import FLOOR_RULES
 from tests.mutations.rules.freshness import FRESHNESS_RULES
 from tests.mutations.rules.healing import HEALING_RULES
 from tests.mutations.rules.identity import IDENTITY_RULES
+from tests.mutations.rules.inspecting import INSPECTING_RULES
 from tests.mutations.rules.level import LEVEL_RULES
 from tests.mutations.rules.lifetimes import LIFETIME_RULES
 from tests.mutations.rules.log_matching import LOG_MATCHING_RULES
@@ -92,6 +93,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *TRANSPORT_RULES,
             *REPLICA_SNAPSHOT_RULES,
             *PAYLOAD_RULES,
+            *INSPECTING_RULES,
             *TRIMMING_RULES,
             *HEALING_RULES,
             *CLUSTER_RULES,
