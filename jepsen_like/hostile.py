@@ -26,6 +26,7 @@ from typing import Final
 
 import click
 
+from jepsen_like.equal_replicas import difference
 from jepsen_like.hostile_messages import HostileMessages, Sent, Truth
 from raftstore.client.blocking.client import Client
 from raftstore.config import PROTOCOL_VERSION
@@ -260,13 +261,8 @@ def _check_table(client: Client, name: str) -> None:
     for number in range(8):  # some key of each partition
         table.put({"id": number, "n": now})
         assert table.get(number) == {"id": number, "n": now}, f"{name}/{number} was not read back"
-    deadline = time.monotonic() + LEVEL_S
-    while True:  # followers apply a moment later what was acknowledged
-        contents = {str(client.content_hash(name, node).content()) for node in NODES}
-        if len(contents) == 1:
-            return
-        assert time.monotonic() < deadline, f"the replicas of {name} differ: {sorted(contents)}"
-        time.sleep(0.1)
+    differs = difference(client, name, NODES, LEVEL_S)
+    assert not differs, differs
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from jepsen_like.equal_replicas import difference
 from jepsen_like.plan import Progress
 from jepsen_like.target.processes import power
 from jepsen_like.target.processes.target import ProcessTarget
@@ -170,9 +171,10 @@ def _judge(target: ProcessTarget, written: _Written, figures: PowerLossFigures, 
         # What was in doubt is decided now, and stays so.
         written.seen |= written.in_doubt & found.keys()
         written.in_doubt -= found.keys()
-        if not _become_equal(target, client):
+        differs = difference(client, TABLE, target.nodes, BACK_TIMEOUT_S)
+        if differs:
             figures.different += 1
-            figures.violations.append(f"{at}: the replicas did not become equal")
+            figures.violations.append(f"{at}: {differs}")
 
 
 def _scan(client: Client) -> dict[int, str]:
@@ -185,19 +187,3 @@ def _scan(client: Client) -> dict[int, str]:
             if time.monotonic() >= end:
                 raise
             time.sleep(POLL_S)
-
-
-def _become_equal(target: ProcessTarget, client: Client) -> bool:
-    end = time.monotonic() + BACK_TIMEOUT_S
-    while time.monotonic() < end:
-        try:
-            hashes = [
-                client.content_hash(TABLE, node, timeout=CALL_TIMEOUT_S).content()
-                for node in target.nodes
-            ]
-        except RaftstoreError:
-            hashes = []
-        if hashes and all(content == hashes[0] for content in hashes):
-            return True
-        time.sleep(POLL_S)
-    return False

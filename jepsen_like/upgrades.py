@@ -28,6 +28,7 @@ from typing import Final, Self
 
 import click
 
+from jepsen_like.equal_replicas import difference
 from raftstore.client.blocking.client import Client
 from raftstore.config import LEVEL
 from raftstore.errors import RaftstoreError, StoreTooOldError
@@ -230,15 +231,9 @@ def _judge(client: Client, load: _Load, outcome: Outcome) -> None:
 
 
 def _be_equal(client: Client, table: str, outcome: Outcome) -> None:
-    end_s = time.monotonic() + READY_S
-    while True:
-        contents = {str(client.content_hash(table, name).content()) for name in NODES}
-        if len(contents) == 1:
-            return
-        if time.monotonic() > end_s:
-            outcome.faults.append(f"the replicas of {table} differ: {sorted(contents)}")
-            return
-        time.sleep(0.05)
+    differs = difference(client, table, NODES, READY_S)
+    if differs:
+        outcome.faults.append(differs)
 
 
 def _look_into_logs(nodes: LocalCluster, outcome: Outcome) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.reference.picture import picture_of
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 WAYS = ("A put", "A linearizable get", "A bounded get", "A micro-batch", "A catch-up")
@@ -103,3 +105,32 @@ def test_table_of_threads_is_that_of_the_tree() -> None:
         for name in THREAD.findall(path.read_text(encoding="utf-8"))
     }
     assert set(re.findall(r"`(raftstore-[a-z]+)`", section_of_threads)) == started
+
+
+COUNTED = re.compile(
+    r"^\| parts of `(\w+)` \| \d+ files, now \d+ \| (\d+), now \d+ \| (\d+), now \d+ \|",
+    re.MULTILINE,
+)
+
+
+def test_imports_between_parts_stay_fewer_than_before_the_rooms() -> None:
+    """In folders, the subjects of a room know less of each other than files in a heap did."""
+    before = {room: (int(arrows), int(floors)) for room, arrows, floors in COUNTED.findall(PAGE)}
+    assert sorted(before) == ["client", "engine", "spark", "storage"]
+    for room, (arrows, floors) in before.items():
+        now = picture_of(f"raftstore.{room}")
+        assert now.arrows < arrows, f"{room}: {now}"
+        assert now.floors < floors, f"{room}: {now}"
+
+
+NAMES_OF_TYPES = re.compile(r"\((ReadOptions, .*?)\) and \d+ more where it fails \((.*?)\)")
+
+
+def test_types_on_the_way_of_a_get_exist() -> None:
+    """Those that the page names; the others are parts of a file."""
+    told = NAMES_OF_TYPES.search(PAGE)
+    assert told is not None
+    named = re.findall(r"\b[A-Z]\w+", f"{told[1]}, {told[2]}")
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "raftstore").rglob("*.py")]
+    classes = {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+    assert [name for name in named if name not in classes] == []

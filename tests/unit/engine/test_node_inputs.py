@@ -184,11 +184,15 @@ def test_other_messages_are_of_the_watch_or_else_of_the_repairs() -> None:
 
 def test_node_that_starts_knows_its_peers_before_it_opens_channels() -> None:
     """S1.9: the catalog opens channels, and their electors look at the peers."""
-    calls = Bench().of(lambda node: node.start(NOW))
+
+    def on_opened(done: int, total: int) -> None:
+        """Take the progress."""
+
+    calls = Bench().of(lambda node: node.start(NOW, on_opened))
     assert calls == [
         ("watch.add_peer", PEER, NOW),
         ("watch.add_peer", OTHER, NOW),
-        ("controller.start", NOW),
+        ("controller.start", NOW, on_opened),
         ("retention.start", NOW),
         ("healing.start", NOW),
         ("space.start", NOW),
@@ -207,10 +211,11 @@ def test_new_connection_to_a_leader_has_its_channels_probe_it_again() -> None:
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_lost_connection_is_the_watchs_to_judge(refused: bool) -> None:
+def test_lost_connection_is_told_to_the_watch_and_to_transfers(refused: bool) -> None:
     """Whether nobody listens there any more is part of it (S1.8)."""
     calls = Bench().of(lambda node: node.on_peer_lost(PEER, NOW, refused=refused))
-    assert calls == [("watch.on_lost", PEER, NOW, ("refused", refused))]
+    lost = ("watch.on_lost", PEER, NOW, ("refused", refused))
+    assert calls == [lost, ("snapshots.on_peer_lost", PEER, NOW)]
 
 
 def test_messages_and_ends_of_clients_go_to_the_inbox() -> None:

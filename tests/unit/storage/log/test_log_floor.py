@@ -52,6 +52,29 @@ def behind(log: SegmentLog, channel: ChannelId = CHANNEL) -> list[int]:
     return [one.base_seq for one in log.read(channel, start, to_seq=Seq(999), bytes_max=1 << 30)]
 
 
+def reopened_without(number: int, log: SegmentLog, channel: ChannelId = CHANNEL) -> SegmentLog:
+    """The log after a restart before which one record of a channel went bad."""
+    index = log.index_of(channel)
+    assert index is not None
+    place, directory = index.positions[number], log.directory.parent
+    log.flush()
+    log.close()
+    flip_bit(directory / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
+    return open_log(directory)
+
+
+def kept_behind_a_floor(log: SegmentLog) -> list[tuple[int, int]]:
+    """(first seq, term) of the records behind the highest floor: a restart finds the same."""
+    raise_floor(log)
+    wanted = [(one.base_seq, one.term) for one in log.records(CHANNEL)]
+    log.close()
+    log = open_log(log.directory.parent)
+    assert log.open_channel(CHANNEL).hole is None
+    assert [(one.base_seq, one.term) for one in log.records(CHANNEL)] == wanted
+    log.close()
+    return wanted
+
+
 def segments(directory: Path) -> list[int]:
     """Numbers of the files."""
     return sorted(int(path.stem) for path in (directory / "log").iterdir())
@@ -367,11 +390,8 @@ def test_s6_5_record_that_was_filled_leaves_the_oldest_one_needed(tmp_path: Path
     append(log, CHANNEL, 30)
     index = log.index_of(CHANNEL)
     assert index is not None
-    second, place = segment_of(index.positions[6]), index.positions[5]
-    log.flush()
-    log.close()
-    flip_bit(tmp_path / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
-    log = open_log(tmp_path)
+    second = segment_of(index.positions[6])
+    log = reopened_without(5, log)
     assert log.open_channel(CHANNEL).hole is not None
     append(log, OTHER, 20)
     log.fill(CHANNEL, [record(6)])
@@ -394,26 +414,13 @@ def test_s0_3_what_was_found_whole_stays_whole_behind_a_floor(tmp_path: Path) ->
     log = create_log(tmp_path)
     append(log, CHANNEL, 30)
     append(log, OTHER, 2)
-    index = log.index_of(OTHER)
-    assert index is not None
-    place = index.positions[1]
-    log.flush()
-    log.close()
-    flip_bit(tmp_path / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
-    log = open_log(tmp_path)
+    log = reopened_without(1, log, OTHER)
     log.give_up(CHANNEL)
     log.give_up(OTHER)
     append(log, CHANNEL, 20, term=2)
     trim(log, CHANNEL, 19)
     trim(log, OTHER, 1)
-    raise_floor(log)
-    wanted = [(one.base_seq, one.term) for one in log.records(CHANNEL)]
-    log.close()
-    log = open_log(tmp_path)
-    assert log.open_channel(CHANNEL).hole is None
-    assert [(one.base_seq, one.term) for one in log.records(CHANNEL)] == wanted
-    assert len(wanted) == 31
-    log.close()
+    assert len(kept_behind_a_floor(log)) == 31
 
 
 def test_s0_3_what_was_given_up_stays_so_behind_a_floor(tmp_path: Path) -> None:
@@ -422,25 +429,14 @@ def test_s0_3_what_was_given_up_stays_so_behind_a_floor(tmp_path: Path) -> None:
     for _ in range(30):
         append(log, CHANNEL, 1)
         append(log, OTHER, 1)
-    index = log.index_of(CHANNEL)
-    assert index is not None
-    place = index.positions[20]
-    log.flush()
-    log.close()
-    flip_bit(tmp_path / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
-    log = open_log(tmp_path)
+    log = reopened_without(20, log)
     log.give_up(CHANNEL)
     append(log, CHANNEL, 15, term=2)
     trim(log, CHANNEL, 22)
     trim(log, OTHER, 26)
-    raise_floor(log)
-    wanted = [(one.base_seq, one.term) for one in log.records(CHANNEL)]
-    assert wanted == [(seq, 2) for seq in range(23, 36)]
-    log.close()
+    assert kept_behind_a_floor(log) == [(seq, 2) for seq in range(23, 36)]
     log = open_log(tmp_path)
     assert log.notes == ()
-    assert log.open_channel(CHANNEL).hole is None
-    assert [(one.base_seq, one.term) for one in log.records(CHANNEL)] == wanted
     log.close()
 
 
@@ -474,13 +470,7 @@ def test_s0_3_channel_with_a_hole_holds_the_floor_back(tmp_path: Path) -> None:
     log = create_log(tmp_path)
     append(log, CHANNEL, 30)
     trim(log, CHANNEL, 20)
-    index = log.index_of(CHANNEL)
-    assert index is not None
-    place = index.positions[5]
-    log.flush()
-    log.close()
-    flip_bit(tmp_path / "log" / f"{segment_of(place):016d}.log", offset_of(place) + 20)
-    log = open_log(tmp_path)
+    log = reopened_without(5, log)
     assert log.open_channel(CHANNEL).hole is not None
     assert log.floor_max() == 1
     log.fill(CHANNEL, [record(26)])
