@@ -81,6 +81,9 @@ fuzz-wire: venv-dev ## hostile messages to real nodes, none may end one (ARGS="-
 upgrades: venv-dev ## roll real nodes up and down between levels under load (ARGS="--rounds 50")
 	@$(BIN)/python -m jepsen_like.upgrades $(ARGS)
 
+trimming-kills: venv-dev ## kill real nodes where they trim, merge and copy (ARGS="--kills 50")
+	@$(BIN)/python -m jepsen_like.trimming_kills $(ARGS)
+
 docs: venv-dev ## write the reference pages of docs/ again
 	@$(BIN)/python -m tests.reference
 
