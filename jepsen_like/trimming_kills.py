@@ -115,6 +115,12 @@ class Trial:
                 contents = {str(each.content()) for each in hashes}
 
 
+def tell(line: str) -> None:
+    """Say how far it is."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def run(points: Sequence[str], seed: int) -> float:
     """Kill one node after the other at these places; return the seconds it took."""
     began = time.monotonic()
@@ -127,7 +133,7 @@ def run(points: Sequence[str], seed: int) -> float:
             for number, point in enumerate(points, 1):
                 trial.die_at(point)
                 trial.check()
-                print(f"{number} of {len(points)}: died at {point}, nothing is lost", flush=True)
+                tell(f"{number} of {len(points)}: died at {point}, nothing is lost")
     return time.monotonic() - began
 
 
@@ -138,7 +144,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     points = [POINTS[number % len(POINTS)] for number in range(chosen.kills)]
-    print(f"{chosen.kills} kills in {run(points, chosen.seed):.0f} s, nothing is lost")
+    tell(f"{chosen.kills} kills in {run(points, chosen.seed):.0f} s, nothing is lost")
     return 0
 
 

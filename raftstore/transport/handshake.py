@@ -19,7 +19,9 @@ from raftstore.protocol.bootstrap import BirthMessage
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hello, NodeMessage
+from raftstore.protocol.payload_repair import GapReport
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
 from raftstore.types import NodeId, node_name
@@ -86,7 +88,13 @@ def _members(*unions: UnionType | type[Message]) -> frozenset[type[Message]]:
 
 TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
     Purpose.PEER: _members(
-        ReplicationMessage, ReplicationBundle, BatchMessage, ElectionMessage, NodeMessage
+        ReplicationMessage,
+        ReplicationBundle,
+        ReplicaSnapshotMessage,
+        BatchMessage,
+        ElectionMessage,
+        NodeMessage,
+        GapReport,
     ),
     Purpose.CONTROL: _members(ElectionMessage, NodeMessage),
     Purpose.CLIENT: _members(PubMsg, ClientRequest, BatchRequest),

@@ -180,6 +180,14 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         directed(PEERS + "connection_that_breaks_the_protocol_is_closed_and_no_other"),
     ),
     mutation(
+        "S6.6-connection",
+        "Real nodes end the connection on which they are asked for a replica snapshot.",
+        Edit("TO_ACCEPTOR", "ReplicaSnapshotMessage,", ""),
+        directed(
+            "tests/unit/transport/test_handshake.py::test_every_message_is_taken_on_some_connection"
+        ),
+    ),
+    mutation(
         "S12-control",
         "Replication travels on the connections of heartbeats.",
         Edit(

@@ -5,8 +5,21 @@ from __future__ import annotations
 import pytest
 
 from raftstore.config import PROTOCOL_VERSION
+from raftstore.engine.message_kinds import (
+    BATCH_KINDS,
+    ELECTION_KINDS,
+    REPLICATION_KINDS,
+    SNAPSHOT_KINDS,
+)
+from raftstore.protocol.codec import MESSAGE_TYPES
 from raftstore.protocol.node import Hello
-from raftstore.transport.handshake import Identity, Purpose, check_acceptor
+from raftstore.transport.handshake import (
+    TO_ACCEPTOR,
+    TO_DIALLER,
+    Identity,
+    Purpose,
+    check_acceptor,
+)
 from raftstore.types import NodeId, node_id
 
 CLUSTER = b"c" * 16
@@ -38,3 +51,15 @@ def test_acceptor_is_refused_when_it_is_not_who_was_dialled(hello: Hello, code: 
     refusal = check_acceptor(hello, ME, N2)
     assert refusal is not None
     assert refusal.code == code
+
+
+def test_every_message_is_taken_on_some_connection() -> None:
+    """One that no connection takes ends the connection it comes on, again and again."""
+    taken = set[type]().union(*TO_ACCEPTOR.values(), *TO_DIALLER.values())
+    assert {kind.__name__ for kind in set(MESSAGE_TYPES) - taken} == {"Hello", "Goodbye"}
+
+
+def test_s6_6_nodes_take_from_each_other_all_that_channels_are_told() -> None:
+    """A kind of message that only simulated nodes exchanged would be no message."""
+    told = ELECTION_KINDS | REPLICATION_KINDS | BATCH_KINDS | SNAPSHOT_KINDS
+    assert told <= TO_ACCEPTOR[Purpose.PEER]
