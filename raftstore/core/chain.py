@@ -51,6 +51,13 @@ class ChainHashes:
         self._seqs: list[Seq] = [Seq(0)]
         self._hashes: list[bytes] = [CHAIN_START]
 
+    @classmethod
+    def behind(cls, seq: Seq, chain_hash: bytes) -> ChainHashes:
+        """The chain of a log up to a record whose hash is known; it keeps the newest hash only."""
+        chain = cls(1)
+        chain._seqs, chain._hashes = [seq], [chain_hash]
+        return chain
+
     def append(self, record: Record) -> None:
         """Extend the chain by the next record."""
         last_seq = Seq(record.base_seq + record.rows - 1)
@@ -89,6 +96,11 @@ class ChainHashes:
 
     def __len__(self) -> int:
         return len(self._seqs)
+
+    @property
+    def first_seq(self) -> Seq:
+        """End of the oldest record whose hash is kept."""
+        return self._seqs[0]
 
     @property
     def last_seq(self) -> Seq:

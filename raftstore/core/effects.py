@@ -212,8 +212,15 @@ class ReplicaCannotComplete(CatchUpNote, frozen=True):
     deltas: tuple[int, ...]
 
 
+class HistoriesDiffer(msgspec.Struct, frozen=True):
+    """A peer has another chain hash at a seq that is committed on both: ask who is wrong (S13)."""
+
+    whose: NodeId
+    seq: Seq
+
+
 class StopServing(msgspec.Struct, frozen=True):
-    """Chain hashes differ at a committed seq: stop serving this channel, keep both stores (S13)."""
+    """Nothing can be applied, or histories differ: stop serving this channel, keep all (S13)."""
 
     reason: str
 
@@ -240,6 +247,7 @@ Effect = (
     | HandOverFailed
     | ReplicaSnapshotNeeded
     | CatchUpNote
+    | HistoriesDiffer
     | StopServing
     | Halt
     | SendIfKnown

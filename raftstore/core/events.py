@@ -78,8 +78,13 @@ class Applied(msgspec.Struct, frozen=True):
     conflicts: tuple[tuple[Seq, Seq], ...] = ()
 
 
+class DisputeEnded(msgspec.Struct, frozen=True):
+    """A quorum has the history that this replica has (S13)."""
+
+
 class Broken(msgspec.Struct, frozen=True):
-    """A committed record asks for what is not here: nothing behind it can be applied (S13)."""
+    """A committed record asks for what is not here, so that nothing behind it can be applied, or no
+    quorum has the history that is here (S13)."""
 
     reason: str
 
@@ -161,6 +166,7 @@ Event = (
     | StorageStalled
     | HandOverRequested
     | PeerHash
+    | DisputeEnded
     | Broken
     | TrimTo
     | PayloadSource

@@ -10,13 +10,14 @@ network or a disk may do; an impossible state is a ``Halt`` (S0.4, S13) or an as
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 from raftstore.config import CatchUpSettings, ReplicationSettings
 from raftstore.core.effects import Effect, HandOverFailed, ReadRefused
 from raftstore.core.events import (
     Applied,
     Broken,
+    DisputeEnded,
     Event,
     FreshnessRequested,
     HandOverRequested,
@@ -59,6 +60,10 @@ from raftstore.types import (
     Role,
     Seq,
     Term,
+)
+
+DISPUTED: Final = (
+    "another replica has another history; a quorum has to tell which one is right first; retry"
 )
 
 
@@ -156,6 +161,8 @@ class Replica:
                 self._on_applied(applied_seq, conflicts)
             case Broken(reason):
                 self._state.stop_serving(reason)
+            case DisputeEnded():
+                self._state.is_disputed = False
             case RoleChanged():
                 self._on_role_changed(event)
             case TimerFired():
@@ -219,6 +226,8 @@ class Replica:
             text = f"the channel stopped serving: {state.stopped}"
             if state.dedupe.find(message.guid) is None:
                 reject(state, client, message, UnavailableError, text)
+        elif state.is_disputed and state.dedupe.find(message.guid) is None:
+            reject(state, client, message, UnavailableError, DISPUTED)
         else:
             self._leader.on_publish(client, message, event.refusal)
 
@@ -250,6 +259,8 @@ class Replica:
         if state.stopped is not None:
             text = f"the channel stopped serving: {state.stopped}"
             state.emit(ReadRefused(token, UnavailableError, text))
+        elif state.is_disputed:
+            state.emit(ReadRefused(token, UnavailableError, DISPUTED))
         elif self._leader is not None and state.storage_stalled is not None:
             # S0.4: what commits from now on cannot be applied here, so it could not be answered.
             state.emit(ReadRefused(token, UnavailableError, state.storage_stalled))
@@ -392,12 +403,16 @@ class Replica:
             return True
         state = self._state
         is_able = state.storage_stalled is None and state.stopped is None
+        if state.is_disputed:
+            return False
         return is_able and state.keeps_promises
 
     def may_stand(self) -> bool:
         """S0.3: false while recovering (and when stopped): no candidacy.
         Nor while the disk hangs (S0.4): nothing would become durable, so nothing could be told."""
         if self._state.storage_stalled is not None:
+            return False
+        if self._state.is_disputed:
             return False
         return self._state.recovering is None and self._state.stopped is None
 
@@ -561,6 +576,20 @@ class Replica:
         any more."""
         held = self._state.lineage.holds(history.term, history.seq)
         return self._state.chain.at(history.seq) if held else None
+
+    @property
+    def is_disputed(self) -> bool:
+        """S13: another replica has another history, and no quorum has told who is wrong."""
+        return self._state.is_disputed
+
+    @property
+    def chain_hashes_from(self) -> Seq:
+        """The first record whose chain hash is kept."""
+        return self._state.chain.first_seq
+
+    def chain_hash_of(self, seq: Seq) -> bytes | None:
+        """The chain hash at a seq; None: no record ends there, or its hash is not kept."""
+        return self._state.chain.at(seq)
 
     def statistics(self) -> ReplicaStatistics:
         """Sizes of everything bounded."""

@@ -21,6 +21,7 @@ from raftstore.core.effects import (
     CommitAdvanced,
     Effect,
     Halt,
+    HistoriesDiffer,
     ModeChanged,
     Rebase,
     ReplicaSnapshotNeeded,
@@ -63,6 +64,8 @@ class ChannelState:
     catch_up: CatchUpSettings = CatchUpSettings()
     payloads_repaired = 0
     """Payloads that other replicas gave since the start."""
+    is_disputed = False
+    """A peer has another history: nothing is served before a quorum has told which is right."""
 
     def __init__(  # noqa: PLR0913 - what is recovered, and what it is to be
         self,
@@ -182,7 +185,7 @@ class ChannelState:
     def stop_serving(self, reason: str) -> None:
         """S13: two histories differ where they must not: stop, keep both stores."""
         if self.stopped is None:
-            self.stopped = reason
+            self.stopped, self.is_disputed = reason, False
             self.emit(StopServing(reason))
             if self.role is Role.LEADER:
                 self.emit(StepDown(reason))
@@ -405,8 +408,8 @@ class ChannelState:
         if not commit_hash or seq > self.commit_seq:
             return
         ours = self.chain.at(seq)
-        if ours is not None and ours != commit_hash:
-            self.stop_serving(
-                f"chain hash at committed seq {seq} is {ours.hex()} here "
-                f"but {commit_hash.hex()} on {whose}"
-            )
+        if ours is None or ours == commit_hash or self.is_disputed or self.stopped is not None:
+            return
+        # Which of the two is wrong only a quorum can tell; until then it may be this one.
+        self.is_disputed = True
+        self.emit(HistoriesDiffer(whose, seq))

@@ -35,10 +35,12 @@ from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.clock import Clock
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.halt import NodeHalt
-from raftstore.engine.healing.service import Healing, HealingParts
+from raftstore.engine.healing.parts import HealingParts
+from raftstore.engine.healing.service import Healing
 from raftstore.engine.message_kinds import (
     BATCH_KINDS,
     ELECTION_KINDS,
+    HEALING_KINDS,
     REPLICATION_KINDS,
     SNAPSHOT_KINDS,
 )
@@ -64,6 +66,7 @@ from raftstore.engine.snapshots.service import ReplicaSnapshots
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
 from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.election import ElectionMessage, TransferNow
+from raftstore.protocol.healing import HealingMessage
 from raftstore.protocol.message import Message
 from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
@@ -298,6 +301,10 @@ class NodeRunner:
                 self.events.tell,
                 lambda runner: self.controller.reopen(runner, self.clock.now_ms),
                 self.snapshots.receiver.replace,
+                self.me,
+                self.outbox,
+                self.levels,
+                int.from_bytes(self.identity.boot_id[:8], "big") >> 2,
             )
         )
         self.snapshots.receiver.on_replaced = self.healing.table_repairs.replaced
@@ -341,6 +348,7 @@ class NodeRunner:
             self.lag_guard.channel_closed,
             self.retention.channel_closed,
             self.expirer.channel_closed,
+            self.healing.closed,
         )
         notices.leader_changed = (
             watch.leader_changed,
@@ -361,6 +369,7 @@ class NodeRunner:
             self.expirer.on_applied,
         )
         notices.freshness_proven = (reader.on_freshness,)
+        notices.histories_differ = (self.healing.divergences.differs,)
         notices.hand_over_refused = (self.controller.commands.step_down_refused,)
 
     def _make_reports(self) -> None:
@@ -473,6 +482,8 @@ class NodeRunner:
                 runner.on_election(sender, election, now_ms)
         elif kind in BATCH_KINDS:
             self.batches.on_message(sender, cast("BatchMessage", message), now_ms)
+        elif kind in HEALING_KINDS:
+            self.healing.divergences.on_message(sender, cast("HealingMessage", message), now_ms)
         elif kind in SNAPSHOT_KINDS:
             self.snapshots.on_message(sender, cast("ReplicaSnapshotMessage", message), now_ms)
         elif not self.watch.on_message(sender, message, arrived_ms, now_ms):

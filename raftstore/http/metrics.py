@@ -86,6 +86,8 @@ HELP: Final = {
     "raftstore_tables_healed": "Damaged tables that another replica's has replaced.",
     "raftstore_logs_healed": "Channels whose damaged records were asked back from other nodes.",
     "raftstore_rows_expired": "Rows whose lifetime was over, by the records of leaders here.",
+    "raftstore_divergences": "Replicas whose history was another than a quorum's, as told here.",
+    "raftstore_replicas_healed": "Replicas here that were quarantined, and are whole again.",
     "raftstore_log_trims": "Times that the log of a channel was trimmed.",
     "raftstore_log_trimmed_rows": "Seqs that left the logs of channels by that.",
     "raftstore_log_bases_carried": "Bases written anew, of channels that kept old segments.",

@@ -43,6 +43,9 @@ rest of one that another replica began to send."""
 TABLE_SETTINGS_LEVEL: Final = 5
 """Nodes below it do not know that a table may have settings of its own."""
 
+CHAIN_HASH_LEVEL: Final = LEVEL_OF_TAG[Tag.AskChainHash]
+"""Nodes below it cannot be asked whose history is right."""
+
 LEVEL_OF_FORMAT: Final = {2: 1, 3: TABLE_SETTINGS_LEVEL}
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 

@@ -89,6 +89,10 @@ class LogExtent(Protocol):
     def seq_keeping(self, *, bytes_max: int, records_max: int) -> Seq:
         """The lowest seq, where a record ends or the base is, behind which no more is held."""
 
+    def end_between(self, low: Seq, high: Seq) -> Seq | None:
+        """The end of the record in the middle of those that end behind ``low`` and before ``high``;
+        None: there is none."""
+
     def end_in(self, segment: int) -> Seq:
         """The last seq that the channel has in segments up to this one, or its base's seq."""
 

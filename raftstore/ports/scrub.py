@@ -61,6 +61,10 @@ class LogVerifying(Protocol):
     def bases_hit(self, damage: LogDamage) -> tuple[ChannelId, ...]:
         """Channels whose newest base entry is in that segment, and may be in there."""
 
+    def doubt(self, channel: ChannelId) -> None:
+        """A quorum has another history than this log: ``MessageLog.rebase`` to the empty base may
+        forget all of it, and the replica is recovering from what it promised (S0.3, S13)."""
+
     def lose(self, channel: ChannelId, damage: LogDamage) -> None:
         """The records of the channel in there are lost: it has a hole there, as a start would find
         it (S0.3). The channel is to be opened anew."""

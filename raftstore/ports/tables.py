@@ -301,9 +301,11 @@ class TableStore(Protocol):
         step that raises stops the node (S0.4).
         """
 
-    def install(self, channel: ChannelId, copy: TableCopy) -> None:
+    def install(self, channel: ChannelId, copy: TableCopy, *, keeps_former: bool = False) -> None:
         """The copy, which is complete, is the channel's table from now on; nothing is queued for
-        the channel, which is to be opened again. Readers of the former table go on with it."""
+        the channel, which is to be opened again. Readers of the former table go on with it.
+
+        ``keeps_former``: it is evidence, and stays where nothing reads it."""
 
     def drop(self, channel: ChannelId) -> None:
         """Delete all rows of a dropped table's channel."""

@@ -26,6 +26,7 @@ from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.bootstrap import BirthMessage
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.framing import Body, encode_frame
+from raftstore.protocol.healing import HealingMessage
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.node import HandshakeMessage, NodeMessage
 from raftstore.protocol.out_of_range import fields_of, out_of_range
@@ -51,6 +52,7 @@ AnyMessage = (
     | NodeMessage
     | GapReport
     | ReplicaSnapshotMessage
+    | HealingMessage
     | BirthMessage
     | ClientRequest
     | ClientAnswer

@@ -6,8 +6,8 @@ another kind: the line of a removed class stays here, and its name goes into ``R
 older node may still send it.
 
 1 to 9 is publishing, 10 to 29 replication and micro-batches between nodes, 30 to 49 elections,
-50 to 59 nodes, 60 to 69 founding, 70 to 79 replica snapshots, 80 to 89 missing payloads; from 100
-on follow what clients ask and the answers.
+50 to 59 nodes, 60 to 69 founding, 70 to 79 replica snapshots, 80 to 89 missing payloads, 90 to 99
+histories that differ; from 100 on follow what clients ask and the answers.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Tag(IntEnum):
     RelayedWrite = 84
     RelayedAck = 85
     GapReport = 86
+    AskChainHash = 90
+    ChainHashAnswer = 91
     Get = 100
     GetAnswer = 101
     Scan = 102
@@ -149,6 +151,8 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.RelayedWrite: 5,
     Tag.RelayedAck: 5,
     Tag.GapReport: 5,
+    Tag.AskChainHash: 5,
+    Tag.ChainHashAnswer: 5,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the

@@ -35,6 +35,11 @@ class _WatchedScrub:
         self.channels_hit = verifying.channels_hit
         self.bases_hit = verifying.bases_hit
 
+    def doubt(self, channel: ChannelId) -> None:
+        """As in production."""
+        self._verifying.doubt(channel)
+        self._log.truth.lost(channel, self._log.open_channel(channel).shortfall)
+
     def lose(self, channel: ChannelId, damage: LogDamage) -> None:
         """As in production."""
         self._verifying.lose(channel, damage)

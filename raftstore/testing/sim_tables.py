@@ -358,8 +358,9 @@ class SimTables:
         """Queue the step until the simulator says so."""
         self._reads.append(step)
 
-    def install(self, channel: ChannelId, copy: TableCopy) -> None:
+    def install(self, channel: ChannelId, copy: TableCopy, *, keeps_former: bool = False) -> None:
         """The copy, which is complete, is the channel's table from now on."""
+        del keeps_former
         assert isinstance(copy, SimCopy)
         assert self.is_idle(channel), "records would get lost"
         contents = self._copies.switched.pop(channel, None)

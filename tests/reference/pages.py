@@ -205,6 +205,7 @@ MESSAGE_TITLES = {
     "election": "Elections",
     "replica_snapshots": "Replica snapshots",
     "payload_repair": "Missing payloads",
+    "healing": "Histories that differ",
     "node": "Between nodes",
     "bootstrap": "Founding a cluster",
     "reads": "Reads",

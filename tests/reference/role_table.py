@@ -8,9 +8,9 @@ from typing import Any, Final, get_args
 from raftstore.core.effects import Effect, Send, SendIfKnown
 from raftstore.core.events import (
     Applied,
+    Broken,
     FreshnessRequested,
     HandOverRequested,
-    PeerHash,
     ReadRequested,
     Received,
 )
@@ -109,7 +109,7 @@ def _recovering() -> Bench:
 def _stopped() -> Bench:
     bench = _steady()
     bench.receive(CommitNotice(CHANNEL, TERM, Seq(4), Seq(4), TERM, b""))
-    bench.do(PeerHash(N2, Seq(4), b"another hash"))
+    bench.do(Broken("another history"))
     return bench
 
 

@@ -29,6 +29,7 @@ from raftstore.core.effects import (
     Effect,
     Halt,
     HandOverFailed,
+    HistoriesDiffer,
     ModeChanged,
     PayloadEffect,
     ReadReady,
@@ -291,6 +292,8 @@ def describe(me: NodeId, effect: Effect) -> list[str]:  # noqa: C901
             return [f"{name} asks {node_name(to)} to take over"]
         case HandOverFailed(reason):
             return [f"{name} hand-over failed: {reason}"]
+        case HistoriesDiffer(whose, seq):
+            return [f"{name} has another history than {node_name(whose)} at {seq}"]
         case StopServing():
             return [f"{name} stops serving"]
         case PayloadEffect():

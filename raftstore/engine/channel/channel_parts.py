@@ -22,7 +22,7 @@ from raftstore.ports.ids import IdSource
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import Answers, TableStore
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.types import NodeId, Role, Term
+from raftstore.types import NodeId, Role, Seq, Term
 
 if TYPE_CHECKING:
     from raftstore.engine.channel.runner import ChannelRunner
@@ -51,6 +51,8 @@ class ChannelNotices:
     """How far the channel is committed became known anew."""
     snapshot_needed: tuple[Callable[[ChannelRunner, int], None], ...] = ()
     """No log brings the channel's rows or records back: only another replica's state (now_ms)."""
+    histories_differ: tuple[Callable[[ChannelRunner, NodeId, Seq, int], None], ...] = ()
+    """A peer has another chain hash at a seq that is committed on both (now_ms)."""
     hand_over_refused: tuple[Callable[[ChannelRunner, str], None], ...] = ()
     """The leadership stays here for good: nobody was asked to take it over, for this reason."""
 

@@ -17,6 +17,7 @@ from raftstore.core.effects import (
     FreshnessProven,
     Halt,
     HandOverFailed,
+    HistoriesDiffer,
     PayloadEffect,
     ReadReady,
     ReadRefused,
@@ -33,6 +34,7 @@ from raftstore.core.effects import (
 from raftstore.core.events import (
     Applied,
     Broken,
+    DisputeEnded,
     Event,
     FreshnessRequested,
     HandOverRequested,
@@ -406,6 +408,10 @@ class ChannelRunner:
         self.is_paused = True
         self.parts.active.touch(self.channel)
 
+    def end_dispute(self, now_ms: int) -> None:
+        """A quorum has the history that is here (S13)."""
+        self._step(DisputeEnded(), now_ms)
+
     def on_broken(self, reason: str, now_ms: int) -> None:
         """Two histories differ where they must not (S13)."""
         self._step(Broken(reason), now_ms)
@@ -524,6 +530,10 @@ class ChannelRunner:
         else:
             send(to, message, after_operation=after)
 
+    def _differs(self, whose: NodeId, seq: Seq) -> None:
+        for told in self.parts.notices.histories_differ:
+            told(self, whose, seq, self._now_ms)
+
     def execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
         """Do what the core of this channel decided; effects come in the order of its list."""
         parts = self.parts
@@ -576,6 +586,8 @@ class ChannelRunner:
                 parts.tell("replica_snapshot_needed", **fields)
                 for needs in parts.notices.snapshot_needed:
                     needs(self, self._now_ms)
+            case HistoriesDiffer(whose, seq):
+                self._differs(whose, seq)
             case StopServing(reason):
                 self.stopped_reason = reason
                 parts.tell("stop_serving", channel=self.name, reason=reason)

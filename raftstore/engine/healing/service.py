@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from raftstore.config import ScrubSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.healing.chain_walks import ChainWalks
+from raftstore.engine.healing.divergence import Divergences
 from raftstore.engine.healing.log_repairs import LogRepairs
+from raftstore.engine.healing.parts import HealingParts
+from raftstore.engine.healing.replacing import Replacing
 from raftstore.engine.healing.scrubber import Scrubber
 from raftstore.engine.healing.table_repairs import TableRepairs
-from raftstore.engine.node_ports import Tell
-from raftstore.ports.log import MessageLog
-from raftstore.ports.tables import TableStore
 from raftstore.types import ChannelId
-
-
-@dataclass(frozen=True, slots=True)
-class HealingParts:
-    """The parts of a node that healing works with."""
-
-    channels: Mapping[ChannelId, ChannelRunner]
-    log: MessageLog
-    tables: TableStore
-    settings: ScrubSettings
-    tell: Tell
-    reopen: Callable[[ChannelRunner], None]
-    """Open a channel anew from what log and table hold of it."""
-    replace: Callable[[ChannelRunner, int], None]
-    """Have a channel's table replaced by another replica's (now_ms)."""
 
 
 class Healing:
@@ -50,7 +33,13 @@ class Healing:
             on_log_damage=self.log_repairs.found,
             on_table_damage=self.table_repairs.found,
         )
+        self.walks = ChainWalks(parts.channels, parts.log)
+        self.replacing = Replacing(parts.channels, parts.log, parts.tables, parts.reopen)
+        self.divergences = Divergences(parts, self.walks, self.replacing)
         self.deadlines: tuple[Deadlines[Any], ...] = (
+            self.walks.deadlines,
+            self.replacing.deadlines,
+            self.divergences.deadlines,
             self.scrubber.deadlines,
             self.table_repairs.deadlines,
             self.log_repairs.deadlines,
@@ -64,11 +53,20 @@ class Healing:
         """A channel was opened, maybe anew."""
         self.table_repairs.opened(runner, now_ms)
 
+    def closed(self, runner: ChannelRunner) -> None:
+        """A channel is closed, to be opened anew or for good."""
+        self.walks.closed(runner)
+        self.replacing.closed(runner)
+        self.divergences.closed(runner)
+
     def on_timer(self, now_ms: int) -> None:
         """Run what is due."""
         self.scrubber.on_timer(now_ms)
         self.table_repairs.on_timer(now_ms)
         self.log_repairs.on_timer(now_ms)
+        self.walks.on_timer(now_ms)
+        self.replacing.on_timer(now_ms)
+        self.divergences.on_timer(now_ms)
 
     def told(self, channel: ChannelId) -> str:
         """The damage of a channel that is being made good, for people; empty: nothing has to be."""
@@ -77,4 +75,4 @@ class Healing:
             return f"its table is damaged and is being replaced: {damaged.reason}"
         if channel in self.log_repairs.open:
             return "its log is damaged, which is made good as soon as another replica leads"
-        return ""
+        return self.divergences.stage(channel)

@@ -18,6 +18,11 @@ class ToldLevels:
         told = (node for node, own in self.by_node.items() if own >= level)
         return tuple(sorted(node for node in told if node != self._me))
 
+    def below(self, level: int) -> tuple[NodeId, ...]:
+        """The other nodes that reported a level below this one; a node that reported none is of any
+        version and not among them."""
+        return tuple(sorted(node for node, own in self.by_node.items() if own < level))
+
     def takes_bundles(self, node: NodeId) -> bool:
         """Whether the node reported a level that knows ReplicationBundle."""
         return self.by_node.get(node, 0) >= LEVEL_OF_BUNDLES

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from raftstore.config import FRAME_BYTES_MAX
+from raftstore.core.replica import DISPUTED
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.errors import (
     LagExceededError,
@@ -83,6 +84,8 @@ def serving_refusal(runner: ChannelRunner) -> Refusal | None:
     name = runner.name
     if runner.stopped_reason is not None:
         return Refusal(UnavailableError, f"channel {name} stopped serving: {runner.stopped_reason}")
+    if runner.core.is_disputed:  # S13
+        return Refusal(UnavailableError, f"channel {name} serves nothing now: {DISPUTED}")
     if runner.core.is_recovering:  # S0.3
         return Refusal(
             UnavailableError, f"channel {name} is recovering on this node; ask another replica"

@@ -29,6 +29,7 @@ def metrics(node: NodeParts, now_ms: int) -> tuple[tuple[Sample, ...], tuple[His
     writers.forget_tables(node.controller.catalog.tables)
     samples = (
         *_node(node),
+        *_healing(node),
         *_peers(node, now_ms),
         *_channels(node, now_ms),
         *_memory(node),
@@ -71,15 +72,20 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     given_up = node.retention.floors.given_up_total
     yield "raftstore_log_floors_given_up_total", (), float(given_up)
     yield from _snapshots(node)
+    yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
+    yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
+    yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
+
+
+def _healing(node: NodeParts) -> Iterator[Sample]:
     healing = node.healing
     yield "raftstore_scrub_bytes_total", (), float(healing.scrubber.bytes_total)
     yield "raftstore_scrub_passes_total", (), float(healing.scrubber.passes_total)
     yield "raftstore_scrub_damages_total", (), float(healing.scrubber.damages_total)
     yield "raftstore_tables_healed_total", (), float(healing.table_repairs.healed_total)
     yield "raftstore_logs_healed_total", (), float(healing.log_repairs.healed_total)
-    yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
-    yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
-    yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
+    yield "raftstore_divergences_total", (), float(healing.divergences.found_total)
+    yield "raftstore_replicas_healed_total", (), float(healing.divergences.healed_total)
 
 
 def _snapshots(node: NodeParts) -> Iterator[Sample]:

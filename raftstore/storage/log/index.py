@@ -62,6 +62,7 @@ class ChannelIndex:
         "is_suspect",
         "kept",
         "promise",
+        "is_doubted",
     )
 
     def __init__(self, start_seq: Seq = Seq(0), before: History | None = None) -> None:
@@ -89,6 +90,8 @@ class ChannelIndex:
         """Parts behind holes; their records are known and are no part of the log yet."""
         self.promise: History | None = None
         """What the mark says of records that the log did not hold at the start."""
+        self.is_doubted = False
+        """A quorum has another history: all of it may be forgotten, but not what it promised."""
 
     @classmethod
     def behind(cls, base: Base) -> ChannelIndex:
@@ -166,6 +169,8 @@ class ChannelIndex:
     def refusal_of(self, base: Base) -> str | None:
         """Why the log must never begin behind this base; None: it may."""
         known, is_held = self.base, self.holds(base)
+        if self.is_doubted and base == EMPTY_BASE:
+            return None
         if base.seq < 1 or base.seq < known.seq:
             return f"its base is {tuple(known.history)} and never goes down (S6.5)"
         if base.seq == known.seq and (not is_held or base.chain_hash != known.chain_hash):
@@ -202,6 +207,7 @@ class ChannelIndex:
     def begin_anew(self, base: Base) -> None:
         """Forget all records, in whatever part: the log ends with the base."""
         self.kept.clear()
+        self.is_doubted = False
         del self.base_seqs[:], self.positions[:], self.lengths[:], self.lineage[:]
         self.base, self.before = base, base.history
         self.start_seq = self.last_seq = base.seq
@@ -294,6 +300,14 @@ class ChannelIndex:
         if at == first:
             return Seq(from_seq - 1)
         return Seq(self.base_seqs[at] - 1) if at < len(self) else self.last_seq
+
+    def end_between(self, low: Seq, high: Seq) -> Seq | None:
+        """The end of the record in the middle of those that end behind ``low`` and before ``high``;
+        None: there is none."""
+        first, stop = bisect_right(self.base_seqs, low), bisect_right(self.base_seqs, high) - 1
+        if first >= stop:
+            return None
+        return Seq(self.base_seqs[(first + stop - 1) // 2 + 1] - 1)
 
     def locate(self, seq: Seq) -> int:
         """Return the index of the record that contains ``seq``; len(self) when none does."""

@@ -29,7 +29,7 @@ from raftstore.storage.log.records import (
 from raftstore.storage.log.recovery import SegmentFacts
 from raftstore.storage.log.resync import damage_at
 from raftstore.storage.log.segments import segment_path
-from raftstore.types import ChannelId
+from raftstore.types import EMPTY_HISTORY, ChannelId
 
 ENTRY_BYTES_MAX: Final = HEADER_BYTES + BODY_BYTES_MAX
 
@@ -107,6 +107,12 @@ class LogScrub:
             for channel in sorted(self._channels)
             if self._channels[channel].base_segment == damage.segment
         )
+
+    def doubt(self, channel: ChannelId) -> None:
+        """All of it may be forgotten, but not what was promised (S0.3)."""
+        index = self._channels[channel]
+        index.is_doubted = True
+        index.shortfall = max(index.last_part.end, index.shortfall or EMPTY_HISTORY)
 
     def lose(self, channel: ChannelId, damage: LogDamage) -> None:
         """The channel has a hole there from now on."""

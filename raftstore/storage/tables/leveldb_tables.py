@@ -91,8 +91,8 @@ class LevelDbTables:
         self._removing: Worker | None = None
         self._leaving: dict[ChannelId, ChannelDatabase] = {}
         """Of dropped channels: closed and removed when nothing reads them any more."""
-        self._replaced: dict[ChannelDatabase, Path] = {}
-        """By a copied table: where they are; the same becomes of them."""
+        self._replaced: dict[ChannelDatabase, tuple[Path, bool]] = {}
+        """By a copied table: where they are, and whether they are put aside and not removed."""
         self._copying: Worker | None = None
         self._copies: list[LevelDbCopy] = []
         """Tables that are being copied here."""
@@ -488,7 +488,7 @@ class LevelDbTables:
 
         self._copying.submit(run)
 
-    def install(self, channel: ChannelId, copy: TableCopy) -> None:
+    def install(self, channel: ChannelId, copy: TableCopy, *, keeps_former: bool = False) -> None:
         """The copy, which is complete, is the channel's table from now on."""
         self._reads.check()
         assert isinstance(copy, LevelDbCopy)
@@ -500,7 +500,7 @@ class LevelDbTables:
         path = self._home.switched(channel, copy.path)
         self._databases[channel] = self._database(channel, copy.taken())
         if former is not None:
-            self._replaced[former] = path
+            self._replaced[former] = path, keeps_former
             self._applier.enqueue_job(former.retire)
 
     def memory_bytes(self) -> int:
@@ -621,7 +621,8 @@ class LevelDbTables:
                 database.close()
                 replaced = self._replaced.pop(database, None)
                 if replaced is not None:
-                    self._home.remove_generation(replaced)
+                    path, keeps = replaced
+                    self._home.remove_generation(path, channel, keeps=keeps)
                     return
                 del self._leaving[channel]
                 self._home.remove_channel(channel)

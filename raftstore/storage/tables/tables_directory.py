@@ -202,11 +202,14 @@ class TablesDirectory:
         self._numbers[channel] = int(path.name.rpartition(".g")[2])
         return former
 
-    def remove_generation(self, path: Path) -> None:
-        """Remove a database that is closed and is no channel's any more; PersistError if that
-        fails."""
+    def remove_generation(self, path: Path, channel: ChannelId, *, keeps: bool = False) -> None:
+        """Remove a database that is closed and is no channel's any more, or put it aside
+        (``keeps``); PersistError if that fails."""
         with persisting(path, "removing a replaced table"):
-            self._remove(path)
+            if keeps and path.exists():
+                path.rename(free_place(self._ops, self._directory, f"tables-{channel.hex()}"))
+            else:
+                self._remove(path)
 
     def copied_position(self, channel: ChannelId) -> History:
         """The position up to which the channel's table was copied from another replica; (0, 0): it

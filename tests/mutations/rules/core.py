@@ -358,11 +358,11 @@ CORE_RULES: tuple[Mutation, ...] = (
         "Different histories below the commit seq go unnoticed.",
         Edit(
             "ChannelState.check_hash",
-            "ours is not None and ours != commit_hash",
-            "False",
+            "ours is None or ours == commit_hash or self.is_disputed or self.stopped is not None",
+            "True",
         ),
         directed(
-            LOG + "other_chain_hash_at_a_committed_seq_stops_serving",
+            LOG + "other_chain_hash_at_a_committed_seq_serves_nothing_before_a_quorum_has_told",
             why="it guards against other bugs, and there is none to notice",
         ),
     ),

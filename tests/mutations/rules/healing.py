@@ -8,9 +8,71 @@ from tests.mutations.syntax import Edit
 
 SCRUB = "tests/unit/storage/log/test_log_scrub.py::test_"
 WORLDS = "tests/unit/engine/healing/test_healing_worlds.py::test_"
+DIVERGENCE = "tests/unit/engine/healing/test_divergence_worlds.py::test_"
+REPLICA = "tests/unit/core/test_replica.py::test_"
 READ_RULES = "tests/unit/engine/reads/test_read_rules.py::test_"
 
 HEALING_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S13-dispute-served",
+        "A replica whose history is another than a peer's serves before a quorum has told.",
+        Edit("serving_refusal", "runner.core.is_disputed", "False"),
+        directed(READ_RULES + "channel_that_may_not_serve_says_why"),
+    ),
+    mutation(
+        "S13-dispute-votes",
+        "A replica whose history is another than a peer's votes before a quorum has told.",
+        Edit("Replica.may_stand", "self._state.is_disputed", "False"),
+        directed(REPLICA + "dispute_ends_when_a_quorum_has_the_history_that_is_here"),
+    ),
+    mutation(
+        "S13-divergent-serves",
+        "A replica goes on serving although a quorum has another history.",
+        Edit("Divergences._is_another", "runner.on_broken(reason, now_ms)", ""),
+        directed(DIVERGENCE + "minority_is_quarantined_and_whole_again[False]"),
+    ),
+    mutation(
+        "S13-quarantined-votes",
+        "A replica votes although a quorum has another history.",
+        Edit(
+            "Replica.may_stand",
+            "self._state.recovering is None and self._state.stopped is None",
+            "self._state.recovering is None",
+        ),
+        directed(DIVERGENCE + "minority_is_quarantined_and_whole_again[False]"),
+    ),
+    mutation(
+        "S13-judged-by-one",
+        "One replica's history counts as the channel's without a quorum that has it.",
+        Edit("Divergences._judge", "not has_quorum(config, having)", "False"),
+        directed(DIVERGENCE + "channel_stops_without_a_majority_for_one_history"),
+    ),
+    mutation(
+        "S13-promise-forgotten",
+        "A quarantined replica forgets with its history that it had acknowledged it.",
+        Edit(
+            "LogScrub.doubt",
+            "index.shortfall = max(index.last_part.end, index.shortfall or EMPTY_HISTORY)",
+            "",
+        ),
+        directed(SCRUB + "forgotten_log_remembers_what_it_promised"),
+    ),
+    mutation(
+        "S13-forgotten-at-a-start",
+        "A start takes a history that was put aside for one that was never acknowledged.",
+        Edit("Replacing._go_on", "self._log.give_up(channel)", "self._log.last_operation()"),
+        directed(DIVERGENCE + "crash_while_it_is_refetched_leaves_it_recovering"),
+    ),
+    mutation(
+        "S13-table-kept",
+        "A quarantined replica keeps its table, and fetches the log alone.",
+        Edit(
+            "Replacing._emptied",
+            "self._tables.install(at.runner.channel, copy, keeps_former=True)",
+            "",
+        ),
+        directed(DIVERGENCE + "minority_is_quarantined_and_whole_again[True]"),
+    ),
     mutation(
         "heal-scrub-checksum",
         "A scrubber passes over an entry whose checksum does not match.",

@@ -11,6 +11,7 @@ from raftstore.core.effects import (
     Append,
     CommitAdvanced,
     Halt,
+    HistoriesDiffer,
     Send,
     StepDown,
     StopServing,
@@ -19,6 +20,7 @@ from raftstore.core.effects import (
 from raftstore.core.events import (
     Applied,
     Broken,
+    DisputeEnded,
     Event,
     HandOverRequested,
     PeerHash,
@@ -207,17 +209,35 @@ def test_candidate_waits_without_a_leader() -> None:
 # --- detection (S13) ------------------------------------------------------------------------------
 
 
-def test_follower_stops_serving_when_the_leaders_chain_hash_differs() -> None:
-    """S13: two histories at one committed seq: stop, keep both stores."""
+def test_follower_serves_nothing_when_the_leaders_chain_hash_differs() -> None:
+    """S13: two histories at one committed seq: a quorum has to tell which one is wrong."""
     bench = Bench(make_replica(N1, records=LOG))
     bench.steady()
     notice = CommitNotice(CHANNEL, Term(1), Seq(3), Seq(3), Term(1), bytes(16))
     effects = bench.receive(notice)
-    assert len(bench.of(StopServing, effects)) == 1
+    assert bench.of(HistoriesDiffer, effects) == [HistoriesDiffer(N2, Seq(3))]
+    assert bench.replica.is_disputed
     assert not bench.replica.may_vote()
-    assert bench.sent(StoreAck) == []
+    assert bench.of(HistoriesDiffer, bench.receive(notice)) == []
+    assert bench.of(StopServing, bench.do(Broken("no quorum"))) != []
     assert bench.receive(notice) == []
-    assert bench.replica.stopped_reason is not None
+    assert bench.replica.stopped_reason == "no quorum"
+
+
+def test_dispute_ends_when_a_quorum_has_the_history_that_is_here() -> None:
+    """S13: another replica is wrong, and this one goes on as before."""
+    bench = Bench(make_replica(N1))
+    bench.lead()
+    bench.persist()
+    bench.receive(StoreAck(CHANNEL, Term(1), Seq(1)), N2)
+    bench.do(PeerHash(N2, Seq(1), bytes(16)))
+    assert not bench.replica.may_vote()
+    assert bench.do(DisputeEnded()) == []
+    assert bench.replica.may_vote()
+    assert bench.replies(bench.publish(1)) == []
+    bench.persist()
+    bench.receive(StoreAck(CHANNEL, Term(1), Seq(2)), N2)
+    assert bench.replica.commit_seq == 2
 
 
 def test_leader_stops_serving_and_steps_down_when_nothing_more_can_be_applied() -> None:
@@ -231,14 +251,20 @@ def test_leader_stops_serving_and_steps_down_when_nothing_more_can_be_applied() 
     assert not bench.replica.may_vote()
 
 
-def test_leader_stops_serving_and_steps_down_on_a_differing_hash() -> None:
-    """S13: a leader that may be wrong answers nothing more and lets another take over."""
+def test_leader_answers_nothing_on_a_differing_hash_and_steps_down_when_it_is_wrong() -> None:
+    """S13: a leader that may be wrong answers nothing more; one that is lets another take over."""
     bench = Bench(make_replica(N1))
     bench.lead()
     bench.persist()
     bench.receive(StoreAck(CHANNEL, Term(1), Seq(1)), N2)
     bench.publish(5)
     effects = bench.do(PeerHash(N2, Seq(1), bytes(16)))
+    assert effects == [HistoriesDiffer(N2, Seq(1))]
+    ((_, refused),) = bench.replies(bench.publish(2))
+    assert refused.code == "unavailable"
+    assert bench.replies(bench.publish(5)) == []
+    assert bench.do(ReadRequested(2))[0].error is UnavailableError  # type: ignore[union-attr]
+    effects = bench.do(Broken("a quorum has another history"))
     assert [type(e) for e in effects] == [StopServing, StepDown]
     ((_, refused),) = bench.replies(bench.publish(1))
     assert refused.code == "unavailable"
@@ -271,7 +297,7 @@ def test_chain_hash_is_the_same_on_every_replica_and_after_a_restart() -> None:
 def test_stopped_replica_that_was_elected_halts() -> None:
     """S13: it must not stand, so winning is an impossible state."""
     bench = Bench(make_replica(N1, records=LOG, applied_seq=3))
-    bench.do(PeerHash(N2, Seq(3), bytes(16)))
+    bench.do(Broken("a quorum has another history"))
     assert [type(e) for e in bench.lead(term=2)] == [Halt]
 
 
@@ -345,6 +371,7 @@ def test_statistics_show_everything_bounded() -> None:
         HandOverRequested(None, "x"),
         PublishReceived(1, pub_msg(1)),
         PeerHash(N2, Seq(0), b""),
+        DisputeEnded(),
     ],
     ids=lambda event: type(event).__name__,
 )

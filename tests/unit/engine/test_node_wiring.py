@@ -121,6 +121,7 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
         watch.channel_closed, reader.on_channel_closed, batches.on_channel_closed,
         runner.lag_guard.channel_closed, runner.retention.channel_closed,
         runner.snapshots.on_closed, runner.expirer.channel_closed, runner.catch_ups.channel_closed,
+        runner.healing.closed,
     }  # fmt: skip
     assert notices.snapshot_needed == (runner.snapshots.on_needed,)
     assert notices.leader_changed[0] == watch.leader_changed
@@ -135,6 +136,7 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
         runner.snapshots.on_applied, runner.expirer.on_applied,
     )  # fmt: skip
     assert notices.freshness_proven == (reader.on_freshness,)
+    assert notices.histories_differ == (healing.divergences.differs,)
     assert notices.hand_over_refused == (runner.controller.commands.step_down_refused,)
 
 

@@ -11,7 +11,7 @@ from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.snapshots import SnapshotAnswer
 from raftstore.protocol.staged import ChunkHeader, encode_staged
-from raftstore.types import NodeId, RecordKind, Seq
+from raftstore.types import RecordKind, Seq
 from tests.unit.engine.batch_world import BatchWorld, refusal
 from tests.unit.engine.engine_world import ask, publish, run
 
@@ -249,7 +249,7 @@ def test_reader_who_waits_for_a_commit_hears_nothing_of_a_channel_that_stopped_s
     attempt = world.begin(1).attempt
     world.stage(attempt, 0, {b"a": b"1"})
     now_ms = node.clock.now_ms()
-    runner.on_peer_hash(NodeId("n9"), runner.core.commit_seq, b"another history.", now_ms)
+    runner.on_broken("a quorum has another history", now_ms)
     assert runner.stopped_reason is not None
     node.runner.batches.on_applied(runner, (), now_ms)
     run(world.cluster, 100)

@@ -385,13 +385,16 @@ def test_engine_compares_a_reported_hash_when_its_own_commit_reaches_it(told_bef
         node for node in cluster.nodes.values() if node is not cluster.leaders()[channel]
     )
     runner = follower.runner.channels[channel]
+    differing: list[Seq] = []
+    runner.parts.notices.histories_differ = (lambda _r, _n, seq, _ms: differing.append(seq),)
     ahead, wrong = Seq(runner.core.commit_seq + 1), b"another history."
     if told_before:
         runner.on_peer_hash(PEER, ahead, wrong, 0)
-    assert runner.core.stopped_reason is None
+    assert not runner.core.is_disputed
     leader = cluster.leaders()[channel].runner.channels[channel]
     leader.request_hand_over(None, "a new term start is a new committed record", 0)
     run(cluster, 5_000)
     assert runner.core.commit_seq >= ahead
     runner.on_peer_hash(PEER, ahead, wrong, 0)
-    assert runner.core.stopped_reason is not None
+    assert runner.core.is_disputed
+    assert differing == [ahead]

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
+from raftstore.core.replica import DISPUTED
 from raftstore.engine.reads.read_rules import (
     GET_BYTES_MAX,
     ReplicaFreshness,
@@ -267,12 +268,16 @@ def test_rows_that_no_answer_can_carry_are_refused_with_their_number() -> None:
     [
         ({"stopped_reason": "histories differ"}, "stopped serving: histories differ"),
         (
-            {"core": SimpleNamespace(is_recovering=True)},
+            {"core": SimpleNamespace(is_disputed=False, is_recovering=True)},
             "is recovering on this node; ask another replica",
         ),
         (
             {"table_damage": "a block"},
             "has a damaged table on this node, which is being replaced; ask another replica",
+        ),
+        (
+            {"core": SimpleNamespace(is_disputed=True, is_recovering=False)},
+            "serves nothing now: " + DISPUTED,
         ),
         (
             {"unserved_until": Seq(7)},
@@ -287,7 +292,7 @@ def test_channel_that_may_not_serve_says_why(changes: dict[str, Any], reason: st
         "stopped_reason": None,
         "table_damage": None,
         "elector": SimpleNamespace(role=Role.FOLLOWER),
-        "core": SimpleNamespace(is_recovering=False),
+        "core": SimpleNamespace(is_disputed=False, is_recovering=False),
         "unserved_until": Seq(0),
     }
     assert serving_refusal(cast(Any, SimpleNamespace(**calm))) is None
@@ -302,7 +307,7 @@ def test_leader_with_a_damaged_table_serves_until_another_one_leads() -> None:
         stopped_reason=None,
         table_damage="a block",
         elector=SimpleNamespace(role=Role.LEADER),
-        core=SimpleNamespace(is_recovering=False),
+        core=SimpleNamespace(is_disputed=False, is_recovering=False),
         unserved_until=Seq(0),
     )
     assert serving_refusal(cast(Any, leader)) is None

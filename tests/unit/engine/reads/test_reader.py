@@ -43,6 +43,7 @@ class Runner:
             is_trusting=True,
             leader_is_ready=True,
             is_recovering=False,
+            is_disputed=False,
             proven_ms=None,
             batches_between=lambda applied, end: (0, 0),
             fresh_as_of=lambda applied: self.as_of,

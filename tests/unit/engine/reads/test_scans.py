@@ -14,7 +14,7 @@ from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.reads import ClosePin, Count, CountAnswer, GetAnswer, Scan, ScanAnswer
 from raftstore.rows.sealing import seal, unseal
-from raftstore.types import ChannelId, NodeId, Seq
+from raftstore.types import ChannelId, Seq
 from tests.unit.engine.engine_world import ask, publish, run
 from tests.unit.engine.scan_world import ROWS, World, code, values
 
@@ -299,8 +299,7 @@ def test_nothing_of_a_channel_that_stopped_serving_is_answered(
     def stop() -> None:
         assert world.node.runner is not None
         runner = world.node.runner.channels[world.channel]
-        commit, now_ms = runner.core.commit_seq, world.node.clock.now_ms()
-        runner.on_peer_hash(NodeId("n9"), commit, b"another history.", now_ms)
+        runner.on_broken("a quorum has another history", world.node.clock.now_ms())
         assert runner.stopped_reason is not None
 
     if when == "before":

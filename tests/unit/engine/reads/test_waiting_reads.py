@@ -65,8 +65,7 @@ def test_waiting_read_of_a_channel_that_stopped_serving_is_refused() -> None:
     cluster, node, answers = waiting_read("any", None)
     [channel] = cluster.table_channels
     runner = node.runner.channels[channel]
-    core = runner.core
-    runner.on_peer_hash(NodeId("n9"), core.commit_seq, b"another history.", node.clock.now_ms())
+    runner.on_broken("a quorum has another history", node.clock.now_ms())
     assert runner.stopped_reason is not None
     applied = node.tables.applied_seq(channel)
     node.tables.applied_seq = lambda of: Seq(applied + 1)  # type: ignore[method-assign]

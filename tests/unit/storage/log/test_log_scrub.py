@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from raftstore.config import KIB
+from raftstore.errors import PersistError
+from raftstore.ports.log import EMPTY_BASE
 from raftstore.ports.scrub import LogDamage, LogPlace
 from raftstore.storage.files import FileOps
 from raftstore.storage.log.index import offset_of, position_of, segment_of
 from raftstore.storage.log.records import HEADER_BYTES, SEGMENT_HEADER_BYTES
 from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.storage.log.segments import segment_path
-from raftstore.types import Term
+from raftstore.types import History, Seq, Term
 from tests.storage_helpers import (
     ALICE,
     CHANNEL,
@@ -205,6 +207,45 @@ def test_closed_segments_are_read_from_the_disk(tmp_path: Path) -> None:
     segments = len(list(log.directory.iterdir()))
     scrub(log)
     assert len(forgotten) == segments - 1
+    log.close()
+
+
+def test_forgotten_log_remembers_what_it_promised(tmp_path: Path) -> None:
+    """S0.3, S13: a history that a quorum does not have goes, and the replica is recovering from its
+    end until it holds as much again; only then may all of a log go."""
+    log = filled(tmp_path)
+    end = log.open_channel(CHANNEL).last_seq
+    with pytest.raises(PersistError, match="never goes down"):
+        log.rebase(CHANNEL, EMPTY_BASE)
+    log.close()
+    log = open_log(tmp_path)
+    log.verifying.doubt(CHANNEL)
+    log.rebase(CHANNEL, EMPTY_BASE)
+    log.give_up(CHANNEL)
+    log.flush()
+    found = log.open_channel(CHANNEL)
+    assert (found.last_seq, found.hole, found.voted_for) == (0, None, ALICE)
+    assert found.shortfall == History(Term(1), end)
+    assert log.open_channel(OTHER).shortfall is None
+    log.close()
+    again = open_log(tmp_path)
+    assert again.open_channel(CHANNEL).shortfall == History(Term(1), end)
+    hole = again.open_channel(CHANNEL).hole
+    assert hole is not None
+    assert (hole.from_seq, hole.to_seq) == (1, end)
+    again.close()
+
+
+def test_record_in_the_middle_is_found_for_a_bisection(tmp_path: Path) -> None:
+    """Between two seqs, until no record ends between them."""
+    log = create_log(tmp_path)
+    log.append(CHANNEL, [record(1, rows=3), record(4), record(5, rows=2), record(7, rows=4)])
+    extent = log.extent(CHANNEL)
+    assert extent.end_between(Seq(0), Seq(10)) == 4
+    assert extent.end_between(Seq(0), Seq(4)) == 3
+    assert extent.end_between(Seq(4), Seq(10)) == 6
+    assert extent.end_between(Seq(0), Seq(3)) is None
+    assert extent.end_between(Seq(6), Seq(10)) is None
     log.close()
 
 

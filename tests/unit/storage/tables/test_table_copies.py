@@ -19,10 +19,11 @@ from raftstore.storage.tables.generations import (
     generation_of,
     path_of,
 )
+from raftstore.storage.tables.keys import rows_prefix
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.storage.tables.table_copy import LevelDbCopy
 from raftstore.testing.sim_tables import SimTables
-from raftstore.types import History, Seq, Term
+from raftstore.types import EMPTY_HISTORY, History, Seq, Term
 from tests.storage_helpers import (
     CHANNEL,
     SMALL,
@@ -414,3 +415,56 @@ def test_names_of_generations_are_exact(name: str) -> None:
     """Other names are left alone."""
     found = generation_of(Path(name))
     assert (found is None) == (name != "0" * 36)
+
+
+def test_empty_copy_puts_a_table_aside_as_evidence(tmp_path: Path, receiver: LevelDbTables) -> None:
+    """S13: a table that is another than a quorum's is read no more, here and after a start, and
+    stays where a person may look at it."""
+    copy = receiver.begin_copy(CHANNEL, EMPTY_HISTORY)
+    copy.write([])
+    copy.finish()
+    copy.complete()
+    receiver.install(CHANNEL, copy, keeps_former=True)
+    receiver.apply_queued()
+    assert receiver.open_channel(CHANNEL, TableMachine()) == 0
+    assert receiver.get(CHANNEL, b"old") is None
+    (aside,) = (tmp_path / "receiver" / "quarantine").iterdir()
+    assert aside.name.startswith(f"tables-{CHANNEL.hex()}")
+    assert (aside / "CURRENT").exists()
+    receiver.close()
+    again = reopened(tmp_path / "receiver")
+    assert again.rebuilt_because is None
+    assert again.applied_seq(CHANNEL) == 0
+    assert again.get(CHANNEL, b"old") is None
+    again.apply(CHANNEL, [rows_record(1, {b"new": b"row"})])
+    again.apply_queued()
+    row = again.get(CHANNEL, b"new")
+    assert row is not None
+    assert row.value == b"row"
+    again.close()
+
+
+def test_damaged_block_is_told_and_stops_nothing(tmp_path: Path, sender: LevelDbTables) -> None:
+    """A reading that only verifies goes over the whole table, finds one flipped bit of a row, and
+    leaves the tables usable; a read of that row stops the node as before (S0.4)."""
+    snapshot = sender.snapshot(CHANNEL)
+    after, size, steps = None, 0, 0
+    while steps == 0 or after is not None:
+        step = snapshot.verify(after, 3_000)
+        assert not step.damage
+        after, size, steps = step.after, size + step.bytes, steps + 1
+    assert size > sum(map(len, ROWS.values()))
+    assert steps > 5
+    snapshot.close()
+    database = database_of(sender)
+    key = rows_prefix(CHANNEL) + b"050"
+    stored = bytearray(database.get(key))
+    stored[-1] ^= 1
+    database.put(key, bytes(stored))
+    snapshot = sender.snapshot(CHANNEL)
+    assert "checksum" in snapshot.verify(None, 1 << 20).damage
+    assert snapshot.verify(None, 1_000).damage == ""
+    snapshot.close()
+    assert sender.get(CHANNEL, b"051") is not None
+    with pytest.raises(CorruptRecordError):
+        sender.get(CHANNEL, b"050")
