@@ -326,7 +326,7 @@ class Divergences:
             return
         core = runner.core
         is_whole = not core.is_recovering and core.commit_seq >= dispute.seq
-        if runner.is_deaf or not is_whole or core.leader is None:
+        if runner.ignores_peers or not is_whole or core.leader is None:
             self.deadlines.push(runner.channel, now_ms + ASK_MS)
             return
         del self.open[runner.channel]

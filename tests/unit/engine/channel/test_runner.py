@@ -69,7 +69,7 @@ def test_stranger_has_no_say_in_elections_once_the_members_are_certain() -> None
     assert bench.elector.told == [("message", STRANGER, VOTE, NOW)]
 
 
-def test_channel_with_a_hole_is_deaf() -> None:
+def test_channel_with_a_hole_ignores_peers() -> None:
     """S0.3: no vote, no ack and no term before the log is whole."""
     bench = Bench()
     bench.runner.hole = Hole(Seq(2), Seq(3), Term(1), ())
