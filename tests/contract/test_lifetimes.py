@@ -242,7 +242,7 @@ def test_expiry_survives_a_restart_and_a_copy(world: ChangeWorld) -> None:
 
     snapshot = world.store.tables.snapshot(CHANNEL)
     other = SimWorld()
-    copy = other.tables.begin_copy(CHANNEL)
+    copy = other.tables.begin_copy(CHANNEL, world.store.tables.applied_history(CHANNEL))
     copy.write(snapshot.copy_page(None, 1 << 30).pairs)
     copy.complete()
     other.tables.install(CHANNEL, copy)

@@ -90,7 +90,9 @@ class Replica:
             core=self.core,
             parts=SimpleNamespace(
                 log=SimpleNamespace(read=read),
-                tables=SimpleNamespace(applied_seq=lambda channel: Seq(self.applied)),
+                tables=SimpleNamespace(
+                    applied_seq=lambda channel: Seq(self.applied), channel_time=lambda channel: 0
+                ),
             ),
         )
 
