@@ -1,6 +1,7 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
-Those that run for minutes by their nature (availability, catch_up, false_alarms, slow_replica), or
+Those that run for minutes by their nature (availability, catch_up, false_alarms, slow_replica,
+snapshot_kills), or
 take the machine for themselves (hostile_clients), run only when named, and so does what needs Java
 (spark_read, spark_write).
 """
@@ -31,6 +32,7 @@ from benchmarks import (
     reads,
     retention,
     slow_replica,
+    snapshot_kills,
     spark_read,
     spark_write,
     views,
@@ -52,6 +54,7 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
 }
 WITH_ROWS: dict[str, Callable[..., dict[str, Any]]] = {
     "catch_up": catch_up.run,
+    "snapshot_kills": snapshot_kills.run,
     "spark_read": spark_read.run,
     "spark_write": spark_write.run,
 }
@@ -90,8 +93,14 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--minutes", type=float, help="of those that run for minutes")
-    parser.add_argument("--rows", type=int, help="of catch_up, spark_read and spark_write")
-    parser.add_argument("--rounds", type=int, help="of catch_up, spark_read and spark_write")
+    parser.add_argument(
+        "--rows", type=int, help="of catch_up, snapshot_kills, spark_read and spark_write"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="of catch_up, spark_read and spark_write; kills of snapshot_kills",
+    )
     parser.add_argument(
         "--http-flood", type=int, default=0, help="connections that read in false_alarms"
     )

@@ -13,6 +13,7 @@ from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.message import Message
+from raftstore.protocol.replica_snapshots import AskSnapshotRest
 from raftstore.types import ChannelId, NodeId
 
 
@@ -49,5 +50,6 @@ class SnapshotParts:
 
         All of it is about committed records, which a quorum holds durably (S0.5).
         """
-        if self.knows(to):
+        is_rest = isinstance(message, AskSnapshotRest)
+        if self.gives_rest(to) if is_rest else self.knows(to):
             self.outbox.send(to, message, after_operation=0)

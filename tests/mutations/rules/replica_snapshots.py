@@ -230,6 +230,16 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         directed(COPIES + "copy_of_an_earlier_life_is_gone_on_with"),
     ),
     mutation(
+        "S12-rest-level",
+        "A node that does not know how to go on with a table is asked to.",
+        Edit(
+            "SnapshotParts.send",
+            "self.gives_rest(to) if is_rest else self.knows(to)",
+            "self.knows(to)",
+        ),
+        directed(REST + "question_is_not_repeated_to_a_node_that_came_back_as_an_older_version"),
+    ),
+    mutation(
         "O6-rest-for-ever",
         "A copy whose rest nobody has is asked for and for, and never begun anew.",
         Edit(

@@ -130,6 +130,18 @@ def test_each_replica_is_asked_for_the_rest_the_leader_last_then_it_is_begun_ane
     assert bench.done()[-1] == "abandon"
 
 
+def test_question_is_not_repeated_to_a_node_that_came_back_as_an_older_version() -> None:
+    """S12: it knows replica snapshots, and not how to go on with one."""
+    bench = asking_rest(B)
+    bench.said()
+    bench.knows_rest.clear()
+    bench.timer(1_000 + SETTINGS.request_ms)
+    assert not bench.sent
+    bench.knows_rest.add(B)
+    bench.timer(1_000 + 2 * SETTINGS.request_ms)
+    assert bench.said() == [rest_of(ASKED)]
+
+
 def test_rest_of_another_table_is_not_taken() -> None:
     """S6.4: whatever the sender compared."""
     bench = asking_rest(B)
