@@ -84,8 +84,8 @@ class World:
 
 
 def test_log_stays_bounded_under_updates_and_starts_as_before() -> None:
-    """A hundred times the live rows are written, the log has the last of them; retries of what is
-    gone are known all the same, and a restart finds rows and positions."""
+    """NATS-181: a hundred times the live rows are written, the log has the last of them; retries of
+    what is gone are known all the same, and a restart finds rows and positions."""
     world = World()
     world.put(300)
     for node in world.nodes:
@@ -110,7 +110,7 @@ def test_log_stays_bounded_under_updates_and_starts_as_before() -> None:
 
 
 def test_logs_are_trimmed_unless_that_is_switched_off() -> None:
-    """By default nobody's disk fills; switched off, all is kept."""
+    """NATS-184: by default nobody's disk fills; switched off, all is kept."""
     assert NodeSettings(name="", data_dir="").retention.enabled
     world = World(enabled=False)
     world.put(60)

@@ -54,7 +54,7 @@ def filtered(world: SnapshotWorld, change: Callable[[str, str, Message], Message
 
 
 def test_follower_below_the_leaders_base_takes_its_table_then_its_base() -> None:
-    """S6.6: it was away while everything that it lacks was cut from the logs."""
+    """S6.6, NATS-197: it was away while everything that it lacks was cut from the logs."""
     world = world_of()
     away = away_and_cut(world)
     assert away.boot()

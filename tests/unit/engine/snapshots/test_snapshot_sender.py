@@ -220,7 +220,7 @@ def test_leader_that_has_not_committed_in_its_term_gives_its_table() -> None:
 
 
 def test_seq_behind_which_each_receiver_of_a_channel_needs_records_is_told() -> None:
-    """The log keeps them; receivers of other channels need none of it."""
+    """NATS-169: the log keeps them; receivers of other channels need none of it."""
     bench = Sending(serve_max=8)
     assert bench.sender.pinned(CHANNEL) == {}
     bench.opened(B, OTHER, base_max=10)
