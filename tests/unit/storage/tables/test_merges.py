@@ -94,7 +94,7 @@ def world(tmp_path: Path) -> Any:
 
 
 def test_updates_of_a_small_table_are_given_back(world: Tables) -> None:
-    """NATS-180: twenty rows of ten kilobytes, written twenty times: a fifth of four megabytes stays."""
+    """NATS-180: twenty rows of ten kilobytes, written twenty times; a fifth of all that stays."""
     world.update(20)
     before = list(world.tables.scan(CHANNEL, b"", b"", 100).rows)
     assert world.size() > 3 * MIB
