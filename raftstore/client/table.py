@@ -156,8 +156,10 @@ class AsyncTable(TableChanges):
         ttl: Ttl = None,
         timeout: float | None = None,
     ) -> WriteAck:
-        """Write encoded rows of one partition as one record (``rows.keys``, ``rows.sealing``);
-        ``ttl`` is that of all of them, as in ``put``."""
+        """Write encoded rows of one partition as one record (``rows.keys``, ``rows.sealing``).
+
+        ``ttl`` is that of all of them, as in ``put``.
+        """
         lifetime_ms(ttl)
         deadline_ms = self._context.deadline_ms(timeout)
         info, _ = await self._open(deadline_ms)
@@ -206,9 +208,9 @@ class AsyncTable(TableChanges):
     async def bulk_writer(
         self, *, max_in_flight: int = 8, ttl: Ttl = None, timeout: float | None = None
     ) -> AsyncBulkWriter:
-        """Return a writer of encoded records; ``timeout`` is for each, retries included, ``ttl``
-        for all rows, as in ``put``.
+        """Return a writer of encoded records; ``timeout`` is for each, retries included.
 
+        ``ttl`` is for all rows, as in ``put``.
         The writer keeps to the table that has this name now: after a drop it fails.
         """
         lifetime_ms(ttl)

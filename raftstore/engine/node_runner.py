@@ -28,6 +28,7 @@ from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.registry import ChannelRegistry
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.schedule import ChannelSchedule
+from raftstore.engine.channel.space_hand_overs import SpaceHandOvers
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.client_inbox import ClientInbox
@@ -96,7 +97,11 @@ class NodeRunner:
         self.levels = ToldLevels(me, identity.level)
         self.outbox = Outbox(ports.log, ports.transport, self.levels.takes_bundles)
         self.space = DiskSpace(
-            me, self.channels, settings.storage, self.events.tell, ports.free_bytes
+            me,
+            settings.storage,
+            self.events.tell,
+            ports.free_bytes,
+            SpaceHandOvers(me, self.channels).offer,
         )
         self.guard = StorageGuard(
             me,
@@ -181,7 +186,7 @@ class NodeRunner:
     def _make_channels(self) -> None:
         """The parts that open channels, and those that are told what happens to them."""
         settings, ports, identity = self._settings, self.ports, self.identity
-        notices = ChannelNotices()
+        notices = ChannelNotices[ChannelRunner]()
         parts = ChannelParts(
             me=self.me,
             boot_id=identity.boot_id,
@@ -326,7 +331,7 @@ class NodeRunner:
             )
         )
 
-    def _connect(self, notices: ChannelNotices) -> None:
+    def _connect(self, notices: ChannelNotices[ChannelRunner]) -> None:
         """Say what is told of channels to whom, in this order."""
         watch, reader, batches = self.watch, self.reader, self.batches
         notices.opened = (

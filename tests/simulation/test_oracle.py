@@ -68,6 +68,7 @@ class Replica:
     log: list[Record] = field(default_factory=list)
     commit: int = 0
     applied: int = 0
+    time_ms: int = 0
     term: int = 1
     role: Role = Role.FOLLOWER
     core: SimpleNamespace = field(default_factory=SimpleNamespace)
@@ -91,7 +92,9 @@ class Replica:
             parts=SimpleNamespace(
                 log=SimpleNamespace(read=read),
                 tables=SimpleNamespace(
-                    applied_seq=lambda channel: Seq(self.applied), channel_time=lambda channel: 0
+                    applied_seq=lambda channel: Seq(self.applied),
+                    channel_time=lambda channel: self.time_ms,
+                    is_idle=lambda channel: True,
                 ),
             ),
         )
@@ -359,6 +362,16 @@ def test_applying_beyond_the_commit_is_caught() -> None:
     oracle, leader = committed(rows(1, b"k", b"x"))
     leader.applied = 2
     with violates("O5"):
+        leader.seen_by(oracle)
+
+
+def test_channel_time_that_the_log_does_not_tell_is_caught() -> None:
+    """S10: rows expire by the log's time and by no replica's clock."""
+    oracle, leader = committed(rows(1, b"k", b"x"))
+    leader.applied = 1
+    leader.seen_by(oracle)
+    leader.time_ms = 1_700_000_000_000
+    with violates("S10"):
         leader.seen_by(oracle)
 
 

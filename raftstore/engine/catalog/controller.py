@@ -62,7 +62,7 @@ class CatalogController:
     def __init__(  # noqa: PLR0917 - each is one thing that it works with
         self,
         identity: NodeIdentity,
-        parts: ChannelParts,
+        parts: ChannelParts[ChannelRunner],
         registry: ChannelRegistry,
         watch: PeerWatch,
         levels: ToldLevels,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from raftstore.config import NodeSettings
 from raftstore.core.effects import PayloadEffect
@@ -24,41 +24,41 @@ from raftstore.ports.tables import Answers, TableStore
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.types import NodeId, Role, Seq, Term
 
-if TYPE_CHECKING:
-    from raftstore.engine.channel.runner import ChannelRunner
+Channel = TypeVar("Channel")
+"""The channels of the node (``ChannelRunner``), which know their parts, and not the other way."""
 
 RoleBefore = tuple[Term, Role, NodeId | None]
 """Term, role and leader of a channel before they changed; the elector has the present ones."""
 
 
 @dataclass(slots=True)
-class ChannelNotices:
+class ChannelNotices(Generic[Channel]):
     """The parts of a node that are told what happens to its channels, in this order each.
 
     They know the channels and not the other way round: the node fills this in when it is put
     together (``NodeRunner``).
     """
 
-    opened: tuple[Callable[[ChannelRunner, int], None], ...] = ()
+    opened: tuple[Callable[[Channel, int], None], ...] = ()
     """A channel was opened (now_ms)."""
-    closed: tuple[Callable[[ChannelRunner], None], ...] = ()
+    closed: tuple[Callable[[Channel], None], ...] = ()
     """A channel is closed, by a drop of its table or to be opened anew."""
-    leader_changed: tuple[Callable[[ChannelRunner, RoleBefore, int], None], ...] = ()
+    leader_changed: tuple[Callable[[Channel, RoleBefore, int], None], ...] = ()
     """Role, term or leader changed (already visible in the elector; now_ms)."""
-    applied: tuple[Callable[[ChannelRunner, Answers, int], None], ...] = ()
+    applied: tuple[Callable[[Channel, Answers, int], None], ...] = ()
     """The applied seq moved (now_ms), and the machine answered some of the records."""
-    freshness_proven: tuple[Callable[[ChannelRunner], None], ...] = ()
+    freshness_proven: tuple[Callable[[Channel], None], ...] = ()
     """How far the channel is committed became known anew."""
-    snapshot_needed: tuple[Callable[[ChannelRunner, int], None], ...] = ()
+    snapshot_needed: tuple[Callable[[Channel, int], None], ...] = ()
     """No log brings the channel's rows or records back: only another replica's state (now_ms)."""
-    histories_differ: tuple[Callable[[ChannelRunner, NodeId, Seq, int], None], ...] = ()
+    histories_differ: tuple[Callable[[Channel, NodeId, Seq, int], None], ...] = ()
     """A peer has another chain hash at a seq that is committed on both (now_ms)."""
-    hand_over_refused: tuple[Callable[[ChannelRunner, str], None], ...] = ()
+    hand_over_refused: tuple[Callable[[Channel, str], None], ...] = ()
     """The leadership stays here for good: nobody was asked to take it over, for this reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelParts:
+class ChannelParts(Generic[Channel]):
     """The parts of a node that its channels work with: one object for all of them."""
 
     me: NodeId
@@ -73,7 +73,7 @@ class ChannelParts:
     guard: StorageGuard
     active: ActiveChannels
     catch_ups: CatchUps
-    notices: ChannelNotices
+    notices: ChannelNotices[Channel]
     room: PayloadRoom
     """For payloads of clients, in all channels of the node."""
     tell: Tell
@@ -83,9 +83,9 @@ class ChannelParts:
     """Answer a publisher by its handle."""
     is_up: Callable[[NodeId], bool]
     """Up from this node's viewpoint."""
-    heard_leader: Callable[[ChannelRunner, NodeId], int | None]
+    heard_leader: Callable[[Channel, NodeId], int | None]
     """When the leader's node was last heard claiming this channel (None: never, or gone; S1.8)."""
-    stage_refusal: Callable[[ChannelRunner, PubMsg], Refusal | None]
+    stage_refusal: Callable[[Channel, PubMsg], Refusal | None]
     """Refuses a chunk of a micro-batch that the leader cannot take now."""
-    repair_payloads: Callable[[ChannelRunner, PayloadEffect], Iterable[Event]]
+    repair_payloads: Callable[[Channel, PayloadEffect], Iterable[Event]]
     """Executes what the core asks for when payloads are missing; the answers."""

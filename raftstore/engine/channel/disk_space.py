@@ -9,22 +9,17 @@ is space again. All of it ends by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from raftstore.config import StorageSettings
 from raftstore.engine.deadlines import Deadlines
-from raftstore.engine.node_ports import METADATA_NAME, Tell
+from raftstore.engine.node_ports import Tell
 from raftstore.errors import NoSpaceError, Refusal
-from raftstore.types import ChannelId, NodeId, Role, node_name
-
-if TYPE_CHECKING:
-    from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.types import NodeId, node_name
 
 RESERVE_PART: Final = 4
 """The second mark is this part of the first one; so much above a mark has to be free again, too."""
-HAND_OVER_INTERVAL_MS: Final = 10_000
-"""Between two tries to give away the leadership of a channel, each to another voter."""
 
 
 class DiskSpace:
@@ -33,18 +28,19 @@ class DiskSpace:
     def __init__(
         self,
         me: NodeId,
-        channels: Mapping[ChannelId, ChannelRunner],
         settings: StorageSettings,
         tell: Tell,
         free_bytes: Callable[[], int | None],
+        give_away: Callable[[int], None],
     ) -> None:
-        """``free_bytes``: by the newest look at the disk; None: not known."""
+        """``free_bytes``: by the newest look at the disk; None: not known. ``give_away`` (now_ms):
+        offer the node's leaderships to others, called at each look while there is no space."""
         self._me = me
-        self._channels = channels
         self._bytes_min = settings.min_free_bytes
         self._interval_ms = settings.free_check_ms
         self._tell = tell
         self._free_bytes = free_bytes
+        self._give_away = give_away
         self.free_bytes: int | None = None
         self.is_low = False
         """Below the first mark: no new writes of clients, no leadership."""
@@ -52,8 +48,6 @@ class DiskSpace:
         """Below the second one: no records at all."""
         self.refused = 0
         """Writes of clients since the start."""
-        self._tries: dict[ChannelId, tuple[int, int]] = {}
-        """How often each leadership was offered, and when it may be again (ms)."""
         self.deadlines: Deadlines[int] = Deadlines()
 
     def start(self, now_ms: int) -> None:
@@ -114,22 +108,6 @@ class DiskSpace:
             min_free_bytes=self._bytes_min,
             takes_records=not self.is_exhausted,
         )
-        if not self.is_low:
-            self._tries.clear()
-
-    def _give_away(self, now_ms: int) -> None:
-        """S9: offer each leadership to one voter after another; one without space declines."""
-        for runner in tuple(self._channels.values()):
-            # Commands on tables are small, and the end of one frees space: they are taken here.
-            if runner.elector.role is not Role.LEADER or runner.name == METADATA_NAME:
-                continue
-            tries, due_ms = self._tries.get(runner.channel, (0, now_ms))
-            voters = [each for each in runner.config().voters if each != self._me]
-            voters = [each for each in voters if runner.parts.is_up(each)]
-            if due_ms <= now_ms and voters:
-                self._tries[runner.channel] = (tries + 1, now_ms + HAND_OVER_INTERVAL_MS)
-                target = voters[tries % len(voters)]
-                runner.request_hand_over(target, "no space on the disk", now_ms)
 
 
 def _mark(mark: int, *, is_below: bool) -> int:

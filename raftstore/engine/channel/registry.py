@@ -13,7 +13,9 @@ from raftstore.types import ChannelConfig, ChannelId
 class ChannelRegistry:
     """Of one node. The parts in ``ChannelNotices`` are told of each channel that comes or goes."""
 
-    def __init__(self, parts: ChannelParts, runners: dict[ChannelId, ChannelRunner]) -> None:
+    def __init__(
+        self, parts: ChannelParts[ChannelRunner], runners: dict[ChannelId, ChannelRunner]
+    ) -> None:
         """``runners``: of the open channels, kept here and looked up everywhere."""
         self._parts = parts
         self.runners = runners

@@ -120,7 +120,7 @@ class ChannelRunner:
 
     def __init__(
         self,
-        parts: ChannelParts,
+        parts: ChannelParts[ChannelRunner],
         *,
         channel: ChannelId,
         name: str,

@@ -110,7 +110,7 @@ def test_node_is_due_for_every_part_that_has_deadlines() -> None:
 def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
     """S7.3: what the watch and the repairs know of a channel comes before those that ask them."""
     runner = node()
-    notices: ChannelNotices = runner.registry._parts.notices
+    notices: ChannelNotices[Any] = runner.registry._parts.notices
     watch, reader, batches = runner.watch, runner.reader, runner.batches
     healing = runner.healing
     snapshots = runner.snapshots

@@ -224,8 +224,8 @@ def scaled(factor: int):  # type: ignore[no-untyped-def]
     """As if each record were so much larger."""
 
     def unsynced_bytes(log: object) -> int:
-        durable, cache = log._durable_position, log._cache  # type: ignore[attr-defined]
-        return factor * sum(len(at.payload) for place, at in cache.items() if place >= durable)
+        durable, kept = log._durable_position, log._cache._records  # type: ignore[attr-defined]
+        return factor * sum(len(at.payload) for place, at in kept.items() if place >= durable)
 
     return unsynced_bytes
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from raftstore.config import StorageSettings
-from raftstore.engine.channel.disk_space import HAND_OVER_INTERVAL_MS, DiskSpace
+from raftstore.engine.channel.disk_space import DiskSpace
+from raftstore.engine.channel.space_hand_overs import HAND_OVER_INTERVAL_MS, SpaceHandOvers
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.protocol.admin import DropTable
 from raftstore.protocol.message import Done
@@ -180,10 +181,10 @@ class Bench:
         )
         self.space = DiskSpace(
             ME,
-            {channel: runner},
             StorageSettings(**{"min_free_bytes": 400, "free_check_ms": 100, **settings}),
             lambda name, **fields: self.told.append(name),
             lambda: self.free,
+            SpaceHandOvers(ME, {channel: runner}).offer,
         )
         self.space.start(1_000)
 
