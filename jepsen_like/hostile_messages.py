@@ -150,6 +150,8 @@ class HostileMessages:
                 return [self._value(item, name) for _ in range(rng.choice((0, 1, 1, 2, 3, 40)))]
             case inspect.TupleType(items):
                 return [self._value(item, name) for item in items]
+            case inspect.StructType(fields=fields, array_like=False):
+                return {each.encode_name: self._value(each.type, each.name) for each in fields}
             case inspect.StructType(fields=fields) | inspect.NamedTupleType(fields=fields):
                 tag = [] if getattr(declared, "tag", None) is None else [declared.tag]  # type: ignore[union-attr]
                 return tag + [self._value(each.type, each.name) for each in fields]

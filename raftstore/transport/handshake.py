@@ -17,6 +17,7 @@ from raftstore.config import LEVEL, PROTOCOL_VERSION
 from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.bootstrap import BirthMessage
 from raftstore.protocol.election import ElectionMessage
+from raftstore.protocol.healing import HealingMessage
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hello, NodeMessage
 from raftstore.protocol.payload_repair import GapReport
@@ -95,6 +96,7 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
         ElectionMessage,
         NodeMessage,
         GapReport,
+        HealingMessage,
     ),
     Purpose.CONTROL: _members(ElectionMessage, NodeMessage),
     Purpose.CLIENT: _members(PubMsg, ClientRequest, BatchRequest),
