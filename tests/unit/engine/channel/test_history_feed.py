@@ -49,7 +49,9 @@ def seqs(message: MsgSync) -> list[int]:
 
 
 def test_answer_names_its_question_and_the_leader_s_positions() -> None:
-    """NATS-158: the follower knows what it answers, what comes before it, and what is committed."""
+    """NATS-158, NATS-138: the follower knows what it answers, what comes before it, and what is
+    committed.
+    """
     message = served(log_of(record(1), record(2), record(3)), 2, 3)
     assert (message.request_id, message.from_seq, message.prev_term) == (7, 2, 2)
     assert (message.term, message.commit_seq, message.last_seq) == (3, 2, 3)
