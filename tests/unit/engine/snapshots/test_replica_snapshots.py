@@ -408,7 +408,9 @@ def test_lost_messages_are_said_again() -> None:
 
 
 def test_snapshot_that_nobody_asks_for_is_closed() -> None:
-    """LevelDB keeps old files for it."""
+    """NATS-169: what is being sent is pinned, and no longer than somebody asks for it: LevelDB
+    keeps old files for it.
+    """
     world = world_of()
     away = away_and_cut(world)
     others = [node for node in world.cluster.nodes.values() if node is not away]
