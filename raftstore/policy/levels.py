@@ -15,12 +15,15 @@ from raftstore.protocol.lifetimes import LIFETIME_KINDS
 from raftstore.protocol.tags import LEVEL_OF_TAG, Tag
 from raftstore.types import NodeId, RecordKind, node_name
 
+LIFETIME_LEVEL: Final = 5
+"""Nodes below it read no record about rows that expire."""
+
 LEVEL_OF_KIND: Final = {
     RecordKind.STAGED: 1,
     RecordKind.BATCH_APPLY: 1,
     RecordKind.BATCH_MARK: 1,
     RecordKind.TXN: 1,
-    **dict.fromkeys(LIFETIME_KINDS, 5),
+    **dict.fromkeys(LIFETIME_KINDS, LIFETIME_LEVEL),
 }
 """Kinds of records that not every version reads; the others are of the first."""
 

@@ -164,8 +164,8 @@ def _trims(seed: int) -> bool:
 
 
 def _ttl_percent(seed: int) -> float:
-    """From a generator of its own likewise; none where nodes roll to versions that refuse them."""
-    if seed <= PINNED_SEEDS_MAX or _rolls(seed):
+    """From a generator of its own likewise."""
+    if seed <= PINNED_SEEDS_MAX:
         return 0.0
     return random.Random(f"ttl {seed}").choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 40.0))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from raftstore.config import LEVEL
-from raftstore.policy.levels import REFILL_LEVEL, SNAPSHOT_LEVEL
+from raftstore.policy.levels import LIFETIME_LEVEL, REFILL_LEVEL, SNAPSHOT_LEVEL
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -43,6 +43,8 @@ class RollingUpgrades:
             self._lowest = REFILL_LEVEL  # older versions lose what is behind a hole, as is known
         if options.retention:
             self._lowest = SNAPSHOT_LEVEL  # a log that was trimmed is refused by older versions
+        if options.ttl_percent:
+            self._lowest = LIFETIME_LEVEL  # and so are records of rows that expire
         self._target = LEVEL
         self._waiting: list[SimNode] = []
         self.directions = 0
