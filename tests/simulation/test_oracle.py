@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from raftstore.ports.log import EMPTY_BASE
+from raftstore.protocol.lifetimes import encode_expire, encode_with_ttl
 from raftstore.protocol.payload import encode_conditional, encode_mark, encode_rows
 from raftstore.protocol.publish import PubAck
 from raftstore.protocol.reads import Served
@@ -18,7 +19,7 @@ from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.options import SimOptions
-from raftstore.testing.sim_clock import DriftingClock, Scheduler
+from raftstore.testing.sim_clock import WALL_START_MS, DriftingClock, Scheduler
 from raftstore.testing.simulation import Simulation
 from raftstore.types import (
     NO_GUID,
@@ -385,6 +386,45 @@ def test_wrong_word_about_a_condition_is_caught() -> None:
         oracle.on_ack(CHANNEL, ack(held, conflict=True))
     with violates("S10"):
         oracle.on_ack(CHANNEL, ack(failed))
+
+
+def living(base_seq: int, key: bytes, ttl_ms: int) -> Record:
+    """A record of a row that expires so long after its timestamp, which is its seq."""
+    payload = encode_with_ttl(ttl_ms, encode_rows([(key, seal(key, b"x"))]))
+    return stored(base_seq, RecordKind.ROWS_WITH_TTL, payload, 1, 0)
+
+
+def telling(base_seq: int, until_ms: int) -> Record:
+    """A record that says how late it is."""
+    made = stored(base_seq, RecordKind.EXPIRE, encode_expire(until_ms, [b"k"]), 1, 0)
+    return msgspec.structs.replace(made, timestamp_ms=until_ms)
+
+
+def test_row_is_expected_until_the_time_that_the_log_tells() -> None:
+    """O5: neither a row that has expired may be shown, nor one be missing that has not."""
+    oracle, leader = committed(living(1, b"k", 9), telling(2, 9), telling(3, 10))
+    assert oracle.overdue(CHANNEL) == []
+    for seq, row in ((1, (b"x", 1)), (2, (b"x", 1)), (3, (None, 0))):
+        value, row_seq = row
+        oracle.on_read(CHANNEL, b"k", value, Seq(row_seq), Seq(seq), must_include=None)
+    with violates("O5"):
+        oracle.on_read(CHANNEL, b"k", None, Seq(0), Seq(2), must_include=None)
+    with violates("O5"):
+        oracle.on_read(CHANNEL, b"k", b"x", Seq(1), Seq(3), must_include=None)
+    assert committed(living(1, b"k", 9))[0].overdue(CHANNEL) == [b"k"]
+    for time_ms, applied in ((9, 2), (10, 3), (1, 2)):
+        leader.time_ms, leader.applied = time_ms, applied
+        leader.seen_by(oracle)
+    leader.time_ms = 11
+    with violates("S10"):
+        leader.seen_by(oracle)
+
+
+def test_leader_that_tells_a_time_that_nobody_has_is_caught() -> None:
+    """S10: the faults of a world leave a quorum's clocks right."""
+    with violates("S10"):
+        committed(telling(1, WALL_START_MS + 10_000))
+    committed(telling(1, WALL_START_MS + 900))
 
 
 def test_records_of_a_leader_itself_have_no_guid_to_check() -> None:
