@@ -11,6 +11,8 @@ from jepsen_like.checker.status import StatusWatch, untruths
 from jepsen_like.checker.verdict import Validity
 
 RUNNING = ("n1", "n2")
+FLAPPING = {"mode": "catching_up", "flapping": True, "catch_up": {"rows_left": 0}}
+"""A replica that left steady state too often, and stays with history for a while."""
 
 
 def channel(role: str, **changed: Any) -> dict[str, Any]:
@@ -44,6 +46,10 @@ def test_truth_is_found_true() -> None:
         ("n2", {"lag": 4}, "n2 says that it lags by 4"),
         ("n2", {"lag": None}, "n2 says that it lags by None"),
         ("n2", {"mode": "catching_up"}, "n2 is catching_up"),
+        ("n2", {"mode": "catching_up", "flapping": True}, "n2 is catching_up"),
+        ("n2", {"mode": "catching_up", "catch_up": {"rows_left": 0}}, "n2 is catching_up"),
+        ("n2", {**FLAPPING, "catch_up": {"rows_left": 1}}, "n2 is catching_up"),
+        ("n2", {**FLAPPING, "mode": "recovering"}, "n2 is recovering"),
         ("n1", {"replicas": [{"node": "n2", "lag": 7}]}, "n1 says that n2 lags by 7"),
     ],
 )
@@ -54,6 +60,13 @@ def test_untruth_about_a_channel_is_named(node: str, changed: dict[str, Any], sa
     (found,) = untruths(views, RUNNING)
     assert found.startswith("t/0: ")
     assert said in found
+
+
+def test_flapping_replica_that_has_everything_is_well() -> None:
+    """NATS-153: for up to a minute it asks for new records instead of waiting for live ones."""
+    views = truth()
+    views["n2"]["channels"][0].update(FLAPPING)
+    assert untruths(views, RUNNING) == []
 
 
 def test_untruth_about_a_node_is_named() -> None:
