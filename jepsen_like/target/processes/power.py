@@ -19,7 +19,8 @@ from jepsen_like.target.base import FaultUnavailableError
 
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 NO_LOG_FLUSH: Final = 2
-IMAGE_BYTES: Final = 160 * 1024 * 1024
+IMAGE_BYTES: Final = 1024 * 1024 * 1024
+"""Sparse, and so large that nodes with default settings find space on it."""
 TOOLS: Final = ("mkfs.ext4", "mount", "umount")
 _JANITOR: Final = 'cat >/dev/null; for d in "$@"; do umount -l "$d" 2>/dev/null; done; true'
 

@@ -28,6 +28,7 @@ from raftstore.ports.log import Base
 from raftstore.ports.table_copy import Pair, TableCopy, digest_of_pairs
 from raftstore.ports.tables import Barrier, ReadDone
 from raftstore.protocol.replica_snapshots import (
+    CHUNKS_AHEAD,
     AskBase,
     AskReplicaSnapshot,
     AskSnapshotChunk,
@@ -38,8 +39,6 @@ from raftstore.protocol.replica_snapshots import (
 )
 from raftstore.types import ChannelId, History, NodeId, Role, Seq, node_name
 
-CHUNKS_AHEAD: Final = 2
-"""Chunks that are asked for and not written yet."""
 VERIFY_BYTES: Final = 4 * 1024 * 1024
 """Bytes read back in one step; between two the thread does other steps."""
 
@@ -519,8 +518,16 @@ class SnapshotReceiver:
             took_ms=now_ms - transfer.started_ms,
         )
         if transfer.copy is not None:
+            self._let_go(transfer)
             self.on_replaced(runner, now_ms)
         self._parts.reopen(runner)
+
+    def _let_go(self, transfer: Transfer) -> None:
+        """The sender's snapshot keeps files of its table, the more the more is written there."""
+        assert transfer.last is not None, "a copy that is not whole was switched to"
+        behind = transfer.last.number + CHUNKS_AHEAD + 1
+        ended = AskSnapshotChunk(transfer.runner.channel, transfer.snapshot_id, behind)
+        self._send(transfer.source, ended)
 
     def is_damaged(self, channel: ChannelId) -> bool:
         """Whether the table here is to be replaced, and must not be given to anybody."""

@@ -23,6 +23,7 @@ from raftstore.ports.log import BASE_BYTES_MAX
 from raftstore.ports.table_copy import CopyDigest, CopyPage, ResumePoint, digest_of_pairs
 from raftstore.ports.tables import Barrier, ReadDone, TableSnapshot
 from raftstore.protocol.replica_snapshots import (
+    CHUNKS_AHEAD,
     AskBase,
     AskReplicaSnapshot,
     AskSnapshotChunk,
@@ -297,6 +298,9 @@ class SnapshotSender:
             gone = "the snapshot is not kept any more"
             number = request.snapshot_id, request.number
             self._send(sender, SnapshotChunk(request.channel, *number, (), b"", reason=gone))
+            return
+        if 0 <= session.last < request.number - CHUNKS_AHEAD:
+            self._end(session)  # the receiver has all: nobody asks so far ahead
             return
         self._touch(session, now_ms)
         # A receiver repeats what was not answered in time; where chunks leave slowly, copies of

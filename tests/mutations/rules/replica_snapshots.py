@@ -314,4 +314,20 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         ),
         directed(WORLDS + "leader_that_cannot_commit_without_the_receiver_gives_it_a_snapshot"),
     ),
+    mutation(
+        "S6.4-copy-let-go",
+        "A sender keeps the files of a table for a receiver that has all of it.",
+        Edit("SnapshotReceiver._ended", "self._let_go(transfer)", "pass"),
+        directed(WORLDS + "sender_lets_its_snapshot_go_once_the_receiver_has_it"),
+    ),
+    mutation(
+        "S6.4-copy-ended",
+        "A sender takes the end of a copy for a question.",
+        Edit(
+            "SnapshotSender.on_ask_chunk",
+            "0 <= session.last < request.number - CHUNKS_AHEAD",
+            "False",
+        ),
+        directed(SENDER + "snapshot_goes_when_its_receiver_has_all_of_it"),
+    ),
 )

@@ -76,6 +76,20 @@ def test_follower_below_the_leaders_base_takes_its_table_then_its_base() -> None
     assert len(world.told("replica_snapshot_finished")) == 1
 
 
+def test_sender_lets_its_snapshot_go_once_the_receiver_has_it() -> None:
+    """It keeps each file that the table had and has not any more: of a table that is written to
+    all the time that was hundreds of megabytes until the session was given up."""
+    world = world_of()
+    away = away_and_cut(world)
+    assert away.boot()
+    world.until(lambda: bool(world.told("replica_snapshot_finished")))
+    before_ms = world.cluster.scheduler.now_ms
+    senders = [node.runner.snapshots.sender for node in world.cluster.nodes.values()]
+    assert any(sender.sent_chunks for sender in senders)
+    world.until(lambda: not any(sender.sessions for sender in senders))
+    assert world.cluster.scheduler.now_ms < before_ms + 1_000
+
+
 def test_status_tells_how_far_a_snapshot_is() -> None:
     """With bytes, the rate and the time that is left; nothing once it is over."""
     world = world_of()

@@ -11,6 +11,7 @@ from raftstore.engine.snapshots.sender import CHUNKS_ASKED_MAX
 from raftstore.ports.log import Base
 from raftstore.ports.table_copy import digest_of_pairs
 from raftstore.protocol.replica_snapshots import (
+    CHUNKS_AHEAD,
     AskBase,
     AskSnapshotChunk,
     BaseOffer,
@@ -335,11 +336,27 @@ def test_chunk_that_there_is_not_is_no_answer() -> None:
     bench.chunk(number, 2)
     bench.go()
     assert bench.numbers() == [1, 2]
-    bench.chunk(number, 3, 4, 5, 6, 7)
+    bench.chunk(number, 3, 4)
     assert not bench.steps
     bench.chunk(number, 0)
     bench.go()
     assert bench.numbers() == [0]
+
+
+def test_snapshot_goes_when_its_receiver_has_all_of_it() -> None:
+    """It keeps files of a table that is written to; a question so far ahead is asked for nothing
+    else. Before the last chunk was read it says nothing."""
+    bench = Sending()
+    number = bench.opened()
+    bench.chunk(number, CHUNKS_AHEAD + 1)
+    assert number in bench.sender.sessions
+    all_chunks(bench, number)
+    bench.chunk(number, 2 + CHUNKS_AHEAD)
+    assert number in bench.sender.sessions
+    bench.chunk(number, 2 + CHUNKS_AHEAD + 1)
+    assert not bench.sender.sessions
+    assert [each.closed for each in bench.snapshots] == [1]
+    assert len(bench.sender.idle) == 0
 
 
 def test_what_is_asked_for_in_vain_makes_way_for_the_next() -> None:
