@@ -62,8 +62,6 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         ),
         directed(
             TESTS + "test_votes.py::test_vote_goes_to_a_history_that_is_not_behind",
-            "tests/design/test_nats_catch_up.py::"
-            "test_catching_up_follower_may_be_elected_on_its_contiguous_prefix",
         ),
     ),
     mutation(

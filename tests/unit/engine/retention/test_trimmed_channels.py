@@ -349,7 +349,7 @@ def test_barrier_is_taken_once_for_what_it_made_durable() -> None:
     bench = Bench()
     bench.grow(40)
     bench.look()
-    bench.barrier(41)
+    bench.barrier(60)
     bench.look()
     bench.grow(51)
     bench.look()

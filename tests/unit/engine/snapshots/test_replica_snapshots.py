@@ -520,10 +520,10 @@ def test_base_is_taken_as_far_as_the_table_allows(
     [
         (51, 30, False, None),
         (50, 30, False, "up to seq 50"),
-        (51, 9, False, "behind seq 9"),
+        (51, 9, False, "behind seq 9, the log here"),
         (51, 29, False, "behind seq 29, the leader's log begins with 31"),
         (5, 30, True, None),
-        (5, 9, True, "behind seq 9"),
+        (5, 9, True, "behind seq 9, the log here"),
     ],
 )
 def test_table_is_taken_if_it_is_newer_and_this_log_has_what_it_refers_to(
