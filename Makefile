@@ -84,6 +84,9 @@ upgrades: venv-dev ## roll real nodes up and down between levels under load (ARG
 trimming-kills: venv-dev ## kill real nodes where they trim, merge and copy (ARGS="--kills 50")
 	@$(BIN)/python -m jepsen_like.trimming_kills $(ARGS)
 
+flips: venv-dev ## flip bits in files of real nodes, which have to heal (ARGS="--count 200")
+	@$(BIN)/python -m jepsen_like.flips $(ARGS)
+
 docs: venv-dev ## write the reference pages of docs/ again
 	@$(BIN)/python -m tests.reference
 

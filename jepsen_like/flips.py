@@ -85,6 +85,9 @@ def run_flips(count: int, seed: int, directory: Path) -> FlipFigures:
                 _flip(cluster, directory / name, name, file, rng, figures)
             except (RaftstoreError, OSError, TimeoutError) as error:
                 figures.violations.append(f"seed {seed} flip {number} of {file}: {error!r}")
+                print(figures.violations[-1], flush=True)  # noqa: T201
+                if name not in cluster.running():
+                    cluster.start(name)
             print(f"{number + 1}: {file} on {name}: {figures.told()}", flush=True)  # noqa: T201
     return figures
 
@@ -146,7 +149,8 @@ def _await_whole(cluster: LocalCluster, name: str, of: FlipFigures, *, is_live: 
                 done = _passes(client, name)
                 passes = done if passes is None or done < passes else passes
                 hashes = {
-                    str(client.content_hash(TABLE, n, timeout=5.0).content()) for n in ("n1", "n2", "n3")
+                    str(client.content_hash(TABLE, n, timeout=5.0).content())
+                    for n in ("n1", "n2", "n3")
                 }
                 if len(hashes) == 1 and (not is_live or done >= passes + 2):
                     return

@@ -134,7 +134,8 @@ class SimLog(SegmentLog):
         index = self._channels.get(channel)
         if index is None or index.term_at(record.base_seq) != record.term:
             return False
-        return index.positions[index.locate(record.base_seq)] < self._durable_position
+        at = index.locate(record.base_seq)  # of the last one that the base covers it tells a term
+        return at < len(index.positions) and index.positions[at] < self._durable_position
 
     def knows(self, channel: ChannelId, record: Record) -> bool:
         """Whether the record is somewhere in the log, be it behind damage."""

@@ -37,7 +37,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
             "max(time_ms, min(until_ms, record.timestamp_ms))",
             "min(until_ms, record.timestamp_ms)",
         ),
-        directed(CONTRACT + "channel_time_never_goes_back_nor_ahead_of_the_log", WORLDS + "[14]"),
+        directed(CONTRACT + "channel_time_never_goes_back_nor_ahead_of_the_log", WORLDS + "[3]"),
     ),
     mutation(
         "S10-expiry-ahead-of-the-log",
@@ -53,7 +53,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
             "self.apply(inner, visible(read, time_ms))",
             "self.apply(inner, read)",
         ),
-        directed(CONTRACT + "condition_takes_an_expired_row_for_none", WORLDS + "[2]"),
+        directed(CONTRACT + "condition_takes_an_expired_row_for_none", WORLDS + "[1]"),
     ),
     mutation(
         "S10-expired-batch",
@@ -84,7 +84,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
         directed(
             EXPIRER + "clock_that_is_ahead_of_a_quorum_has_no_row_expire_early",
             ENGINE + "clock_of_one_node_that_is_a_day_ahead_has_no_row_expire_early",
-            WORLDS + "[2]",
+            WORLDS + "[1]",
         ),
     ),
     mutation(
