@@ -85,11 +85,17 @@ def run_flips(count: int, seed: int, directory: Path) -> FlipFigures:
                 _flip(cluster, directory / name, name, file, rng, figures)
             except (RaftstoreError, OSError, TimeoutError) as error:
                 figures.violations.append(f"seed {seed} flip {number} of {file}: {error!r}")
-                print(figures.violations[-1], flush=True)  # noqa: T201
+                tell(figures.violations[-1])
                 if name not in cluster.running():
                     cluster.start(name)
-            print(f"{number + 1}: {file} on {name}: {figures.told()}", flush=True)  # noqa: T201
+            tell(f"{number + 1}: {file} on {name}: {figures.told()}")
     return figures
+
+
+def tell(line: str) -> None:
+    """Say how far it is."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _value(number: int) -> str:
@@ -185,7 +191,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         figures = run_flips(options.count, options.seed, Path(directory))
-    print(figures.told(), *figures.violations, sep="\n")  # noqa: T201
+    tell("\n".join((figures.told(), *figures.violations)))
     return 7 if figures.violations else 0
 
 
