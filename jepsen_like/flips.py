@@ -3,8 +3,10 @@
 Logs are trimmed already, and every node reads back what it stores all the time. Half of the bits
 flip while the node runs, the others while it is stopped. A supervisor starts a node again that ends
 with code 70, or by a signal: LevelDB maps table files into memory, so a bit that flips there flips
-in a block that it has verified before, and its index may lead it outside of its memory. Afterwards all replicas have to be equal and every row right, without anybody's doing.
-Damage to the mark or the identity of a stopped node has to be refused; then its bytes come back.
+in a block that it has verified before, and its index may lead it outside of its memory.
+
+Afterwards all replicas have to be equal and every row right, without anybody's doing. Damage to the
+mark or the identity of a stopped node has to be refused; then its bytes come back.
 
     python -m jepsen_like.flips --count 200 --seed 1
 """

@@ -81,7 +81,7 @@ class SimOptions:
     """Logs are trimmed, to far less than the clients write in a world."""
 
     scrub: bool = False
-    """Nodes read back all that they stored, and records and rows are damaged while they run."""
+    """Nodes read back all that they stored. Damage comes from other options, at stops."""
 
     ttl_percent: float = 0.0
     """Chance per write that its rows live for moments only; then one node's clock is set wrong

@@ -28,6 +28,7 @@ from raftstore.storage.tables.generations import (
 from raftstore.storage.tables.keys import rows_end, rows_prefix, split_row
 from raftstore.storage.tables.leveldb_database import (
     DATABASE_ERRORS,
+    iterated,
     open_checked,
     share_of,
     translate,
@@ -166,9 +167,7 @@ def verified_rows(
     resumed = False
     while True:
         try:
-            with source.iterator(
-                start=at, stop=end, verify_checksums=True, fill_cache=False
-            ) as pairs:
+            with iterated(source, start=at, stop=end) as pairs:
                 for stored_key, stored in pairs:
                     last = key = stored_key[len(prefix) :]
                     seq, expires_ms, sealed = split_row(stored)

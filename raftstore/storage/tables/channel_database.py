@@ -29,6 +29,13 @@ class WriteBatch(Protocol):
         """Write everything at once."""
 
 
+class _NoKeys:
+    """Where there is no key."""
+
+    def seek(self, _key: bytes) -> None:
+        """Nothing is found, and no error."""
+
+
 class _Nothing:
     """Reads of a channel of which nothing is applied: no row and no position."""
 
@@ -38,6 +45,10 @@ class _Nothing:
     def iterator(self, **_options: object) -> AbstractContextManager[Any]:
         """No pairs."""
         return nullcontext(iter(()))
+
+    def raw_iterator(self, **_options: object) -> AbstractContextManager[Any]:
+        """No keys."""
+        return nullcontext(_NoKeys())
 
     def snapshot(self) -> AbstractContextManager[Any]:
         """Nothing stays nothing."""

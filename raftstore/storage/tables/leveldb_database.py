@@ -8,6 +8,8 @@ once and under a name of our own, and never repaired.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -84,11 +86,30 @@ def open_checked(path: Path, settings: StorageSettings, share: DatabaseShare) ->
     return _open_plyvel(path, settings, share, create=False)
 
 
+@contextmanager
+def iterated(
+    source: Any, *, start: bytes, stop: bytes | None = None, include_value: bool = True
+) -> Iterator[Iterator[Any]]:
+    """Pairs (or keys) of [start, stop) of a database or snapshot, checksums verified.
+
+    plyvel asks LevelDB for errors with each step, but not where the first finds nothing. A range
+    whose last rows are damaged would seem to be empty, so an empty one is asked for once more.
+    """
+    with source.iterator(
+        start=start, stop=stop, include_value=include_value, verify_checksums=True, fill_cache=False
+    ) as found:
+        first = next(found, None)
+        if first is None:
+            with source.raw_iterator(verify_checksums=True, fill_cache=False) as raw:
+                raw.seek(start)  # raises what LevelDB met there
+            yield iter(())
+        else:
+            yield chain((first,), found)
+
+
 def keys_between(database: Any, start: bytes, stop: bytes) -> Iterator[bytes]:
     """Keys of [start, stop), in order."""
-    with database.iterator(
-        start=start, stop=stop, include_value=False, verify_checksums=True, fill_cache=False
-    ) as keys:
+    with iterated(database, start=start, stop=stop, include_value=False) as keys:
         yield from keys
 
 

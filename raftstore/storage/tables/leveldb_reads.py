@@ -42,7 +42,12 @@ from raftstore.storage.tables.keys import (
     shown,
     split_row,
 )
-from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, is_damage, translate
+from raftstore.storage.tables.leveldb_database import (
+    DATABASE_ERRORS,
+    is_damage,
+    iterated,
+    translate,
+)
 from raftstore.storage.tables.tables_directory import ask_for_rebuild
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
@@ -134,9 +139,7 @@ class LevelDbReads:
         prefix = rows_prefix(channel)
         end = prefix + stop if stop else rows_end(channel)
         try:
-            with source.iterator(
-                start=prefix + start, stop=end, verify_checksums=True, fill_cache=False
-            ) as rows:
+            with iterated(source, start=prefix + start, stop=end) as rows:
                 for key, stored in rows:
                     row = self.unsealed(channel, key[len(prefix) :], stored)
                     if not is_expired(row.expires_ms, time_ms):
@@ -163,9 +166,7 @@ class LevelDbReads:
         cut, at, left = len(prefix), _VALUE_AT, bytes_max
         found: list[tuple[bytes, bytes, Seq]] = []
         try:
-            with source.iterator(
-                start=prefix + start, stop=end, verify_checksums=True, fill_cache=False
-            ) as rows:
+            with iterated(source, start=prefix + start, stop=end) as rows:
                 live = shown(rows, time_ms) if time_ms else rows
                 for stored_key, stored in islice(live, limit + 1):
                     key = stored_key[cut:]
@@ -196,9 +197,7 @@ class LevelDbReads:
         cut, left = len(channel), bytes_max
         found: list[tuple[bytes, bytes]] = []
         try:
-            with source.iterator(
-                start=start, stop=channel_end(channel), verify_checksums=True, fill_cache=False
-            ) as pairs:
+            with iterated(source, start=start, stop=channel_end(channel)) as pairs:
                 for stored_key, stored in pairs:
                     key = stored_key[cut:]
                     self._check_pair(channel, key, stored)
@@ -219,9 +218,7 @@ class LevelDbReads:
         start = channel if after is None else channel + after + b"\0"
         cut, size = len(channel), 0
         try:
-            with source.iterator(
-                start=start, stop=channel_end(channel), verify_checksums=True, fill_cache=False
-            ) as pairs:
+            with iterated(source, start=start, stop=channel_end(channel)) as pairs:
                 for stored_key, stored in pairs:
                     key = stored_key[cut:]
                     self._check_pair(channel, key, stored)
@@ -261,9 +258,10 @@ class LevelDbReads:
         self.check()
         prefix = rows_prefix(channel)
         end = prefix + stop if stop else rows_end(channel)
-        options = {"verify_checksums": True, "fill_cache": False, "include_value": time_ms > 0}
         try:
-            with source.iterator(start=prefix + start, stop=end, **options) as found:
+            with iterated(
+                source, start=prefix + start, stop=end, include_value=time_ms > 0
+            ) as found:
                 keys = (key for key, _ in shown(found, time_ms)) if time_ms else found
                 rows = sum(1 for _ in islice(keys, limit - 1))
                 last = next(keys, None)
@@ -326,12 +324,7 @@ class LevelDbReads:
         self, source: Any, channel: ChannelId, start: bytes, stop: bytes
     ) -> Generator[tuple[bytes, bytes], None, None]:
         try:
-            with source.iterator(
-                start=channel + start,
-                stop=channel + stop,
-                verify_checksums=True,
-                fill_cache=False,
-            ) as pairs:
+            with iterated(source, start=channel + start, stop=channel + stop) as pairs:
                 for stored_key, stored in pairs:
                     key = stored_key[len(channel) :]
                     if key != MARKER:

@@ -41,7 +41,7 @@ from raftstore.storage.tables.keys import (
     rows_end,
     rows_prefix,
 )
-from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, iterated
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.worker import Worker
 from raftstore.types import CHANNEL_ID_BYTES
@@ -221,12 +221,7 @@ class Merges:
     def _removed_bytes(job: MergeJob, source: Any, removed: int, size: int) -> int:
         """About how many bytes so many rows took: as many as those that there are take each."""
         channel = job.state.channel
-        with source.iterator(
-            start=rows_prefix(channel),
-            stop=rows_end(channel),
-            verify_checksums=True,
-            fill_cache=False,
-        ) as pairs:
+        with iterated(source, start=rows_prefix(channel), stop=rows_end(channel)) as pairs:
             sizes = [len(key) + len(value) for key, value in islice(pairs, SAMPLED_ROWS)]
         return removed * sum(sizes) // len(sizes) if sizes else size
 

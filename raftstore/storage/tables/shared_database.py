@@ -17,7 +17,13 @@ from typing import Any, Final
 from raftstore.config import MIB, StorageSettings
 from raftstore.storage.files import FileOps, starting
 from raftstore.storage.tables.keys import DROPPING_PREFIX, STORE_ID, channel_end
-from raftstore.storage.tables.leveldb_database import create, keys_between, open_checked, share_of
+from raftstore.storage.tables.leveldb_database import (
+    create,
+    iterated,
+    keys_between,
+    open_checked,
+    share_of,
+)
 from raftstore.types import ChannelId
 
 COPYING_SUFFIX: Final = ".copying"
@@ -81,9 +87,7 @@ def _copy(
             shutil.rmtree(copying)
     copy = create(copying, settings, share_of(settings, databases))
     try:
-        with shared.iterator(
-            start=channel, stop=channel_end(channel), verify_checksums=True, fill_cache=False
-        ) as pairs:
+        with iterated(shared, start=channel, stop=channel_end(channel)) as pairs:
             batch, size = copy.write_batch(), 0
             for key, value in pairs:
                 batch.put(key, value)

@@ -477,4 +477,13 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         disk_runs(),
         worlds(),
     ),
+    mutation(
+        "S0.4-damaged-range",
+        "A range whose rows are all in damaged blocks is read as an empty one.",
+        Edit("iterated", "raw.seek(start)", "pass"),
+        directed(
+            UNIT
+            + "tables/test_damaged_ranges.py::test_read_of_damaged_rows_fails_and_tells_no_rows"
+        ),
+    ),
 )
