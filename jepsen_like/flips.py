@@ -150,13 +150,7 @@ def _await_whole(cluster: LocalCluster, name: str, of: FlipFigures, *, is_live: 
     last = "nobody answered"
     with cluster.connect(timeout=5.0) as client:
         while time.monotonic() < end:
-            ended = cluster.ended().get(name)
-            if name not in cluster.running():
-                if is_live and ended in CRASHES:
-                    of.outcomes["crashed first"] += 1
-                elif ended != EXIT_STORAGE:
-                    raise RaftstoreError(f"{name} ended with code {ended}")
-                cluster.start(name)
+            _supervise(cluster, name if is_live else None, of)
             time.sleep(POLL_S)
             try:
                 _read(client, of)
@@ -172,6 +166,19 @@ def _await_whole(cluster: LocalCluster, name: str, of: FlipFigures, *, is_live: 
             except RaftstoreError as error:
                 last = str(error)
     raise RaftstoreError(f"not whole after {HEAL_TIMEOUT_S:.0f} s: {last}")
+
+
+def _supervise(cluster: LocalCluster, live: str | None, of: FlipFigures) -> None:
+    """Start every node again that ended as nodes do on damage; ``live``: it may have crashed. What
+    an earlier flip hit may be met at any later start."""
+    for name, ended in cluster.ended().items():
+        if name in cluster.running():
+            continue
+        if name == live and ended in CRASHES:
+            of.outcomes["crashed first"] += 1
+        elif ended != EXIT_STORAGE:
+            raise RaftstoreError(f"{name} ended with code {ended}")
+        cluster.start(name)
 
 
 def _read(client: Client, of: FlipFigures) -> None:
