@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.guard import directed
+from tests.mutations.guard import directed, worlds
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
@@ -313,6 +313,22 @@ READING_RULES: tuple[Mutation, ...] = (
             MANY_GETS
             + "get_and_request_for_many_channels_with_one_id_are_answered_each_in_its_form"
         ),
+    ),
+    mutation(
+        "get-many-lower",
+        "A request for many channels is answered at a lower level than it asks for.",
+        Edit(
+            "ManyGets.on_request",
+            "request.level",
+            '"leader" if request.level == "linearizable" else request.level',
+        ),
+        worlds(),
+    ),
+    mutation(
+        "get-many-bound",
+        "A request for many channels is answered beyond the bound in rows.",
+        Edit("ManyGets.on_request", "request.max_lag", "None"),
+        worlds(),
     ),
     mutation(
         "get-many-keys",
