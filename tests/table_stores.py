@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
+from raftstore.types import ChannelId
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
@@ -59,3 +62,26 @@ def give_both_a_row(directory: Path) -> LevelDbTables:
     tables.apply(OTHER, [rows_record(1, {b"other": b"row"})])
     tables.apply_queued()
     return tables
+
+
+Changes = dict[bytes, bytes | None]
+"""Of one atomic batch; None: the key is removed."""
+
+
+def noting_batches(written: list[Changes]) -> Callable[[ChannelId], Any]:
+    """Make batches that reach no database: each is noted when it is written."""
+
+    class Batch:
+        def __init__(self, _channel: ChannelId) -> None:
+            self.changes: Changes = {}
+
+        def put(self, key: bytes, value: bytes) -> None:
+            self.changes[key] = value
+
+        def delete(self, key: bytes) -> None:
+            self.changes[key] = None
+
+        def write(self) -> None:
+            written.append(self.changes)
+
+    return Batch

@@ -265,8 +265,8 @@ def test_receiver_that_restarts_goes_on_with_what_it_has(how: str, chunks: int) 
     assert len(world.told("replica_snapshot_finished")) == 1
 
 
-def test_another_replica_sends_the_rest_when_the_sender_dies() -> None:
-    """NATS-213: nothing is written meanwhile, so both have the same table."""
+def half_a_copy() -> tuple[SnapshotWorld, SimNode, list[str]]:
+    """A replica that has three chunks of a table, and who has sent each so far."""
     world = world_of()
     away = away_and_cut(world)
     chunks: list[str] = []
@@ -280,6 +280,12 @@ def test_another_replica_sends_the_rest_when_the_sender_dies() -> None:
     assert away.boot()
     world.until(lambda: len(chunks) == 3)
     run(world.cluster, 20)
+    return world, away, chunks
+
+
+def test_another_replica_sends_the_rest_when_the_sender_dies() -> None:
+    """NATS-213: nothing is written meanwhile, so both have the same table."""
+    world, _, chunks = half_a_copy()
     first = world.cluster.nodes[NodeId(chunks[0])]
     first.kill("for good")
     world.settle(60_000)
@@ -290,19 +296,7 @@ def test_another_replica_sends_the_rest_when_the_sender_dies() -> None:
 
 def test_copy_is_begun_anew_when_nobody_has_the_same_table() -> None:
     """Its event says so: rows were written since, and the one that kept the snapshot is gone."""
-    world = world_of()
-    away = away_and_cut(world)
-    chunks: list[str] = []
-
-    def watch(sender: str, _receiver: str, message: Message) -> Message:
-        if isinstance(message, SnapshotChunk):
-            chunks.append(sender)
-        return message
-
-    filtered(world, watch)
-    assert away.boot()
-    world.until(lambda: len(chunks) == 3)
-    run(world.cluster, 20)
+    world, away, chunks = half_a_copy()
     away.kill("away again")
     world.write(3)
     first = world.cluster.nodes[NodeId(chunks[0])]

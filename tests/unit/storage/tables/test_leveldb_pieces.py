@@ -28,6 +28,7 @@ from tests.storage_helpers import (
     record,
     rows_record,
 )
+from tests.table_stores import Changes, noting_batches
 
 MIB = 1 << 20
 
@@ -67,22 +68,8 @@ def test_slices_are_bounded_and_marked_until_the_last(
     tables: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No atomic batch holds much more than its bound, and only the last tells the position."""
-    written: list[dict[bytes, bytes | None]] = []
-
-    class Batch:
-        def __init__(self, _channel: ChannelId) -> None:
-            self.changes: dict[bytes, bytes | None] = {}
-
-        def put(self, key: bytes, value: bytes) -> None:
-            self.changes[key] = value
-
-        def delete(self, key: bytes) -> None:
-            self.changes[key] = None
-
-        def write(self) -> None:
-            written.append(self.changes)
-
-    monkeypatch.setattr(tables._applier, "_new_batch", Batch)
+    written: list[Changes] = []
+    monkeypatch.setattr(tables._applier, "_new_batch", noting_batches(written))
     rows = [(b"%05d" % n, bytes(1000)) for n in range(3000)]
     for piece in pieces_of(batch_record(2), [[chunk(rows[1500:])], [chunk(rows[:1500])]]):
         tables.apply_piece(CHANNEL, piece)

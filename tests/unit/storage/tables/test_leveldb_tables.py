@@ -25,7 +25,6 @@ from raftstore.storage.tables.keys import (
 )
 from raftstore.storage.tables.leveldb_database import translate
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.types import ChannelId
 from tests.storage_helpers import (
     CHANNEL,
     SMALL,
@@ -33,9 +32,7 @@ from tests.storage_helpers import (
     record,
     rows_record,
 )
-from tests.table_stores import (
-    open_tables,
-)
+from tests.table_stores import Changes, noting_batches, open_tables
 
 
 def test_every_plyvel_error_is_translated() -> None:
@@ -57,22 +54,8 @@ def test_rows_and_position_are_one_atomic_batch(tmp_path: Path) -> None:
     """S10: the position of a record is written with its rows, in the same batch, or not at all."""
     LevelDbTables.create(tmp_path, STORE_UUID, SMALL)
     tables = open_tables(tmp_path)
-    written: list[dict[bytes, bytes | None]] = []
-
-    class Batch:
-        def __init__(self, _channel: ChannelId) -> None:
-            self.changes: dict[bytes, bytes | None] = {}
-
-        def put(self, key: bytes, value: bytes) -> None:
-            self.changes[key] = value
-
-        def delete(self, key: bytes) -> None:
-            self.changes[key] = None
-
-        def write(self) -> None:
-            written.append(self.changes)
-
-    tables._applier._new_batch = Batch
+    written: list[Changes] = []
+    tables._applier._new_batch = noting_batches(written)
     big = {b"%d" % n: bytes(1000) for n in range(600)}
     tables.apply(CHANNEL, [rows_record(1 + 600 * n, big) for n in range(5)])
     tables.apply_queued()
