@@ -12,7 +12,7 @@ PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate mutations ablations mutants proof campaign bench \
-	coverage fuzz fuzz-wire upgrades docs clean \
+	coverage fuzz fuzz-wire upgrades upgrades-wheel slow-replica long-life docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -81,11 +81,20 @@ fuzz-wire: venv-dev ## hostile messages to real nodes, none may end one (ARGS="-
 upgrades: venv-dev ## roll real nodes up and down between levels under load (ARGS="--rounds 50")
 	@$(BIN)/python -m jepsen_like.upgrades $(ARGS)
 
+upgrades-wheel: venv-dev ## exchange real nodes of the version before this one, and back (ARGS="--rounds 4")
+	@$(BIN)/python -m jepsen_like.older_wheel $(ARGS)
+
 trimming-kills: venv-dev ## kill real nodes where they trim, merge and copy (ARGS="--kills 50")
 	@$(BIN)/python -m jepsen_like.trimming_kills $(ARGS)
 
+slow-replica: venv-dev ## a replica of real nodes that falls further and further behind: retire, then exit
+	@$(BIN)/python -m jepsen_like.slow_replica $(ARGS)
+
 flips: venv-dev ## flip bits in files of real nodes, which have to heal (ARGS="--count 200")
 	@$(BIN)/python -m jepsen_like.flips $(ARGS)
+
+long-life: venv-dev ## many compressed days of one simulated table, equal and bounded (ARGS="--days 24")
+	@$(BIN)/python -m jepsen_like.long_life $(ARGS)
 
 docs: venv-dev ## write the reference pages of docs/ again
 	@$(BIN)/python -m tests.reference

@@ -1,9 +1,8 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
-Those that run for minutes by their nature (availability, catch_up, false_alarms, slow_replica,
-snapshot_kills), or
-take the machine for themselves (hostile_clients), run only when named, and so does what needs Java
-(spark_read, spark_write).
+Those that run for minutes by their nature (availability, background_work, catch_up, false_alarms,
+far_behind, slow_replica, snapshot_kills, switches), or take the machine for themselves
+(hostile_clients), run only when named, and so does what needs Java (spark_read, spark_write).
 """
 
 from __future__ import annotations
@@ -19,11 +18,14 @@ from typing import Any
 
 from benchmarks import (
     availability,
+    background_work,
     calls,
     catch_up,
     checker,
+    durability,
     failover,
     false_alarms,
+    far_behind,
     hostile_clients,
     http_gets,
     idle,
@@ -35,6 +37,7 @@ from benchmarks import (
     snapshot_kills,
     spark_read,
     spark_write,
+    switches,
     views,
     write,
 )
@@ -43,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "write": write.run,
     "latency": latency.run,
     "puts": puts.run,
+    "durability": durability.run,
     "calls": calls.run,
     "idle": idle.run,
     "failover": failover.run,
@@ -54,9 +58,14 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
 }
 WITH_ROWS: dict[str, Callable[..., dict[str, Any]]] = {
     "catch_up": catch_up.run,
+    "far_behind": far_behind.run,
     "snapshot_kills": snapshot_kills.run,
     "spark_read": spark_read.run,
     "spark_write": spark_write.run,
+}
+NAMED: dict[str, Callable[[bool], dict[str, Any]]] = {
+    "background_work": background_work.run,
+    "switches": switches.run,
 }
 LONG: dict[str, Callable[..., dict[str, Any]]] = {
     "availability": availability.run,
@@ -88,13 +97,15 @@ def main() -> int:
     """Run the chosen benchmarks and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--only", choices=sorted({**BENCHMARKS, **WITH_ROWS, **LONG}), action="append"
+        "--only", choices=sorted({**BENCHMARKS, **NAMED, **WITH_ROWS, **LONG}), action="append"
     )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--minutes", type=float, help="of those that run for minutes")
     parser.add_argument(
-        "--rows", type=int, help="of catch_up, snapshot_kills, spark_read and spark_write"
+        "--rows",
+        type=int,
+        help="of catch_up, far_behind, snapshot_kills, spark_read and spark_write",
     )
     parser.add_argument(
         "--rounds",
@@ -125,7 +136,7 @@ def main() -> int:
         elif name in WITH_ROWS:
             figures[name] = WITH_ROWS[name](chosen.tiny, rows=chosen.rows, rounds=chosen.rounds)
         else:
-            figures[name] = BENCHMARKS[name](chosen.tiny)
+            figures[name] = (BENCHMARKS | NAMED)[name](chosen.tiny)
         for key, value in figures[name].items():
             _show(key, value)
     if chosen.json is not None:

@@ -58,7 +58,7 @@ LOOK_S: Final = 3.0
 
 @dataclass(slots=True)
 class _Seen:
-    """Everything that clients asked and were told, on one clock."""
+    """All requests and answers of clients, on one clock."""
 
     began: int = field(default_factory=time.monotonic_ns)
     history: list[Operation] = field(default_factory=list)

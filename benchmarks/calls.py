@@ -79,11 +79,11 @@ def _linearizable(table: Any, rng: random.Random) -> Awaitable[object]:
 
 
 WORKS: Final = (
-    Work("put, one at a time", 1, _put, 300, 3_300),
-    Work("put, 64 in flight", IN_FLIGHT, _put, 5_000, 700),
-    Work("bounded get, 64 in flight", IN_FLIGHT, _bounded, 10_000, 60),
-    Work("linearizable get, one at a time", 1, _linearizable, 500, 1_400),
-    Work("linearizable get, 64 in flight", IN_FLIGHT, _linearizable, 10_000, 300),
+    Work("put, one at a time", 1, _put, 300, 2_800),
+    Work("put, 64 in flight", IN_FLIGHT, _put, 5_000, 620),
+    Work("bounded get, 64 in flight", IN_FLIGHT, _bounded, 10_000, 55),
+    Work("linearizable get, one at a time", 1, _linearizable, 500, 1_000),
+    Work("linearizable get, 64 in flight", IN_FLIGHT, _linearizable, 10_000, 230),
 )
 TINY: Final = 5
 """A tiny run does this part of the operations."""
@@ -133,7 +133,7 @@ class _Nodes:
         """All calls so far, of all nodes."""
         self._number += 1
         for pid in self._files:
-            os.kill(pid, signal.SIGUSR1)
+            os.kill(pid, signal.SIGUSR2)
         total: Counter[str] = Counter()
         deadline = time.monotonic() + TELL_TIMEOUT_S
         for file in self._files.values():

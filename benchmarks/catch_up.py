@@ -1,10 +1,10 @@
-"""Catch-up of a node that missed 1,000,000 rows, beside etcd's, alone and beside writers (P13).
+"""Catch-up of a node that missed 1,000,000 rows, beside etcd's and JetStream's (P13).
 
 One of three nodes is killed, rows with keys of 16 random bytes and values of 100 bytes are written
 in chunks of 1,000, fsync at a quorum, and the node is started again. It has caught up when the last
 row that was written before its start is read *from itself*, so the time includes the start of its
 process. Three times: nobody writes, writers at half of the rate that they reach with all three
-nodes, and writers without a pause. How much writers fall is told against that rate, and against
+nodes, and writers without a pause. How much writers fall is stated against that rate, and against
 their rate just before the start: two nodes have the machine's cores to themselves then.
 
 The stores take turns, each round with new servers; only one store's servers run at a time.
@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.catch_up_stores import EtcdStore, Raftstore, Row
+from benchmarks.catch_up_stores import EtcdStore, JetStreamStore, Raftstore, Row
 from benchmarks.idle import cpu_seconds
 from benchmarks.peers import NOT_INSTALLED, PeerMissingError
 from benchmarks.processor_time import machine_seconds
@@ -44,8 +44,13 @@ GOAL_S: Final = 2.5
 GOAL_FASTER: Final = 1.5
 GOAL_FALL: Final = 0.2
 
-Store = Raftstore | EtcdStore
-STORES: Final[dict[str, Callable[[], Store]]] = {"raftstore": Raftstore, "etcd": EtcdStore}
+Store = Raftstore | EtcdStore | JetStreamStore
+STORES: Final[dict[str, Callable[[], Store]]] = {
+    "raftstore": Raftstore,
+    "etcd": EtcdStore,
+    "jetstream": JetStreamStore,
+}
+PEERS: Final = ("etcd", "jetstream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,8 @@ async def _started(
     )
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- what is printed
+# ---------------------------------------------------------------------------------
 
 
 def shown(found: dict[tuple[str, str], list[CaughtUp]]) -> dict[str, Any]:
@@ -245,21 +251,23 @@ def shown(found: dict[tuple[str, str], list[CaughtUp]]) -> dict[str, Any]:
 
 
 def ratios(found: dict[tuple[str, str], list[CaughtUp]]) -> dict[str, str]:
-    """How much faster than etcd, and how much writers fall; round by round."""
+    """How much faster than its peers, and how much writers fall; round by round."""
     told: dict[str, str] = {}
     for kind in ASKED:
-        ours, theirs = found["raftstore", kind], found.get(("etcd", kind))
+        ours = found["raftstore", kind]
         told[f"P13 seconds, {kind}, goal {GOAL_S} alone"] = spread([a.seconds for a in ours])
-        told[f"P13 rows/s of etcd's, {kind}, goal {GOAL_FASTER} at half"] = (
-            NOT_INSTALLED
-            if theirs is None
-            else spread(
-                [
-                    (a.missed / a.seconds) / (b.missed / b.seconds)
-                    for a, b in zip(ours, theirs, strict=True)
-                ]
+        for peer in PEERS:
+            theirs = found.get((peer, kind))
+            told[f"P13 rows/s of {peer}'s, {kind}, goal {GOAL_FASTER} at half"] = (
+                NOT_INSTALLED
+                if theirs is None
+                else spread(
+                    [
+                        (a.missed / a.seconds) / (b.missed / b.seconds)
+                        for a, b in zip(ours, theirs, strict=True)
+                    ]
+                )
             )
-        )
     for (store, kind), rounds in found.items():
         if kind != CALM:
             asked = ASKED[kind] or 1.0

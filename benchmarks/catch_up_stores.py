@@ -1,4 +1,4 @@
-"""The two stores of the catch-up benchmark: write, kill a node, start it, ask it for rows."""
+"""The stores of the catch-up benchmark: write, kill a node, start it, ask it for rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from benchmarks.peers import NODES, START_TIMEOUT_S
 from benchmarks.peers.etcd import BULK_LIMITS, Etcd, EtcdClient
+from benchmarks.peers.jetstream import JetStream, JetStreamClient
 from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.errors import RaftstoreError
@@ -20,7 +21,7 @@ PARTITIONS: Final = 8
 TABLE: Final = "caught"
 POLL_S: Final = 0.01
 CAUGHT_UP_MAX_S: Final = 30.0
-"""Longer is not waited; the time of such a node is told as a lower bound."""
+"""Longer is not waited; the time of such a node is stated as a lower bound."""
 ASK_S: Final = 2.0
 """For one question to the node that has just started."""
 
@@ -148,6 +149,67 @@ class EtcdStore:
         is_there = await _until(stored)
         await client.close()
         return is_there
+
+
+class JetStreamStore:
+    """Three servers and a stream of one message a key; a follower of the stream is killed.
+
+    It has no transactions, and acknowledges before anything is synced to a disk.
+    """
+
+    name: Final = "jetstream"
+    lanes: Final = 8
+
+    def __init__(self) -> None:
+        """PeerMissingError when it is not installed."""
+        self._servers = JetStream()
+        self._last = 0
+
+    def __enter__(self) -> Self:
+        self._servers.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._servers.__exit__(None, None, None)
+
+    async def open(self) -> None:
+        """Create the stream, and choose the victim; write through the leader's server."""
+        every = JetStreamClient(self._servers.ports)
+        await every.connect()
+        leader = int((await every.leader()).removeprefix("j"))
+        await every.close()
+        self._victim = (leader + 1) % NODES
+        self._client = JetStreamClient([self._servers.ports[leader]])
+        await self._client.connect()
+
+    async def close(self) -> None:
+        """Close the client."""
+        await self._client.close()
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        """Publish a chunk; returns when all of it is acknowledged."""
+        self._last = await self._client.put_many(rows)
+
+    def pids(self) -> list[int]:
+        """Return the processes that run, the victim's last."""
+        return [*self._servers.pids]  # what is started again comes last
+
+    def kill(self) -> None:
+        """End the victim."""
+        self._servers.kill(f"j{self._victim}")
+
+    def start(self) -> None:
+        """Start it again."""
+        self._servers.start(f"j{self._victim}")
+
+    async def until_stored(self, keys: Sequence[bytes]) -> bool:  # noqa: ARG002 - by position
+        """Wait until the victim's store has reached the position of the last row written so far."""
+        last = self._last
+
+        async def stored() -> bool:
+            return await asyncio.to_thread(self._servers.last_seq, self._victim) >= last
+
+        return await _until(stored)
 
 
 async def _until_listening(port: int) -> None:

@@ -1,7 +1,8 @@
 """``python -m benchmarks.counted FILE PYTHON -m MODULE ARGUMENTS...``: count the calls of a node.
 
-Runs the module in this process, its main thread under cProfile. At every SIGUSR1 it replaces FILE
+Runs the module in this process, its main thread under cProfile. At every SIGUSR2 it replaces FILE
 with what was counted so far: JSON of ``number`` (of the signal) and ``calls`` (function -> calls).
+(A node takes SIGUSR1 for a checkpoint.)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
         aside.replace(told_to)
         profile.enable(builtins=True)
 
-    signal.signal(signal.SIGUSR1, tell)
+    signal.signal(signal.SIGUSR2, tell)
     sys.argv = [module, *arguments]
     profile.enable(builtins=True)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

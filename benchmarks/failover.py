@@ -42,8 +42,11 @@ async def _pace(started: float, number: int) -> None:
     await asyncio.sleep(max(0.0, started + number * INTERVAL_S - time.monotonic()))
 
 
-async def _write(client: AsyncClient, gaps: Gaps, acknowledged: dict[int, int]) -> None:
-    table = client.table("bench")
+async def write_at_rate(
+    client: AsyncClient, name: str, gaps: Gaps, acknowledged: dict[int, int]
+) -> None:
+    """Put a row every ``INTERVAL_S``, whether or not those before were answered."""
+    table = client.table(name)
     started, number, open_puts = time.monotonic(), 0, set[asyncio.Task[None]]()
 
     async def put(key: int) -> None:
@@ -63,8 +66,9 @@ async def _write(client: AsyncClient, gaps: Gaps, acknowledged: dict[int, int]) 
         await _pace(started, number)
 
 
-async def _read(client: AsyncClient, gaps: Gaps, options: dict[str, Any]) -> None:
-    table = client.table("bench")
+async def read_at_rate(client: AsyncClient, name: str, gaps: Gaps, options: dict[str, Any]) -> None:
+    """Get a row every ``INTERVAL_S``, whether or not those before were answered."""
+    table = client.table(name)
     started, number, open_gets = time.monotonic(), 0, set[asyncio.Task[None]]()
 
     async def get(key: int) -> None:
@@ -111,9 +115,9 @@ async def _measure(cluster: LocalCluster, kills: int) -> dict[str, Any]:
     writes, bounded, linearizable = Gaps(), Gaps(), Gaps()
     acknowledged: dict[int, int] = {}
     tasks = [
-        asyncio.create_task(_write(client, writes, acknowledged)),
-        asyncio.create_task(_read(client, bounded, {"max_lag": 100_000})),
-        asyncio.create_task(_read(client, linearizable, {})),
+        asyncio.create_task(write_at_rate(client, "bench", writes, acknowledged)),
+        asyncio.create_task(read_at_rate(client, "bench", bounded, {"max_lag": 100_000})),
+        asyncio.create_task(read_at_rate(client, "bench", linearizable, {})),
     ]
     await asyncio.sleep(2.0)
     rows: dict[str, list[float]] = {"writes": [], "bounded": [], "linearizable": []}
@@ -132,7 +136,8 @@ async def _measure(cluster: LocalCluster, kills: int) -> dict[str, Any]:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    # Levels read below show what each replica has applied: let the followers hear the last commit.
+    # Levels read below show what each replica has applied: let the followers receive the last
+    # commit.
     assert await wait_until_settled(client, ["bench"], sorted(cluster.endpoints_by_node()))
     lost = 0
     for replica in cluster.endpoints_by_node():

@@ -5,7 +5,7 @@ connections that read single rows and pages of 1,000 over HTTP without pause; wi
 MS`` every sync of every node takes so much longer. Every word a node says of a peer's health is in
 its log; the longest silences come from asking every node ten times a second how long ago it heard
 each peer (so they are exact to a tenth of a second). How late heartbeats left and the main loops
-turned comes from the nodes' own metrics. A process that does nothing but sleep tells when it was
+turned comes from the nodes' own metrics. A process that does nothing but sleep reports when it was
 the machine itself that let everybody wait, and how much of its processors other machines got.
 """
 
@@ -40,7 +40,7 @@ SETTLE_S: Final = 3.0
 
 
 def run(minutes: float, *, http_flood: int = 0, slow_disk_ms: float = 0.0) -> dict[str, Any]:
-    """Changes of health told by any node, and the longest silences seen."""
+    """Changes of health reported by any node, and the longest silences seen."""
     with tempfile.TemporaryDirectory(prefix="raftstore-alarms-") as directory:
         return _run(Path(directory), minutes, http_flood, slow_disk_ms)
 
@@ -117,7 +117,8 @@ def _witness(seconds: float, out: Any) -> None:
 
 
 def _stolen_s() -> float:
-    """Seconds of all processors in which a virtual machine could not run; 0 where nobody tells."""
+    """Seconds of all processors in which a virtual machine could not run; 0 where the system does
+    not report it."""
     try:
         return int(PROCESSORS.read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
     except OSError:

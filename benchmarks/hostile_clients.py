@@ -252,7 +252,7 @@ async def _measure(cluster: LocalCluster, seconds: float) -> dict[str, Any]:
         "puts acknowledged meanwhile": seen.share("put"),
         "default reads answered, goal all": seen.share("read"),
         "new clients that got in and read": seen.share("new client"),
-        "what else clients were told": str(
+        "what else clients were answered": str(
             {name: n for name, n in seen.answers.items() if not name.endswith(": ok")} or "nothing"
         ),
         "sockets of the nodes under attack": " ".join(map(str, lines)),

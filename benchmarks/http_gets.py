@@ -1,6 +1,6 @@
 """HTTP gets of one key: 64 connections over three nodes, and what a get costs their processors.
 
-The client is a process of its own on the same machine: its share is told, too, since it takes
+The client is a process of its own on the same machine: its share is stated, too, since it takes
 cores from the nodes.
 """
 

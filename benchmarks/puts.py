@@ -3,7 +3,7 @@
 Three nodes each, fsync at a quorum, keys of 16 random bytes and values of 100 bytes, all from one
 client process and on one event loop. P5: 64 puts in flight, into 8 partitions and into one. P6: one
 put at a time. etcd's client writes to the leader, as ours does. What the processors spent for a put
-is told beside the rate: it is the steadier figure where other work shares the machine.
+is stated beside the rate: it is the steadier figure where other work shares the machine.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def _measure(
         for _ in range(rounds):
             for lanes in (IN_FLIGHT, 1):
                 for store in stores:
-                    seen = await _round(store, lanes, seconds, rng)
+                    seen = await one_round(store, lanes, seconds, rng)
                     found.setdefault((lanes, store.name), []).append(seen)
     return found
 
@@ -120,7 +120,8 @@ def _ours(table: Any) -> Put:
     return lambda key: table.put({"k": key, "v": VALUE})
 
 
-async def _round(store: Store, lanes: int, seconds: float, rng: random.Random) -> Round:
+async def one_round(store: Store, lanes: int, seconds: float, rng: random.Random) -> Round:
+    """Measure so many puts in flight for so long."""
     times: list[float] = []
     servers, machine, client = _used(store), machine_seconds(), time.process_time()
     started = time.perf_counter()
@@ -150,7 +151,7 @@ def _used(store: Store) -> float:
     return sum(map(cpu_seconds, store.pids))
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- what is printed ------------------------------------------------------------------------------
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

@@ -3,7 +3,8 @@
 Rows of ten kilobytes are updated again and again on three real nodes with the default settings.
 Then: bytes of each node's directory as ``du`` counts them, while it is written and when it is over;
 how long a node takes to be ready again, and all of them to take a write after kill -9 with cold
-caches; and how much of the disk ``table rm`` gives back within a minute, while nobody writes.
+caches; and how much of the disk ``table rm`` gives back within a minute, while nobody writes. Last
+a table is replaced as a whole again and again by overwriting batches, at the end by a single row.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ SETTLED_S: Final = 20.0
 REMOVED_S: Final = 60.0
 GIVEN_BACK_MB: Final = 10.0
 """A node that has no tables takes less."""
+OVERWRITES: Final = 12
+REPLACED: Final = 5_000
+TINY_REPLACED: Final = 200
+"""Rows of each overwriting batch."""
 POLL_S: Final = 0.05
 LOOK_S: Final = 0.5
 LIVE_FACTOR: Final = 2.5
@@ -58,7 +63,8 @@ def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001
     ):
         places = {name: Path(directory) / name for name in NAMES}
         figures = run_client(_updates(cluster, places, TINY_BYTES if tiny else UPDATES_BYTES))
-        return figures | _starts(cluster, places) | _removal(cluster, places)
+        figures |= _starts(cluster, places) | _removal(cluster, places)
+        return figures | _overwrites(cluster, places, TINY_REPLACED if tiny else REPLACED)
 
 
 def disk_bytes(directory: Path) -> int:
@@ -166,6 +172,33 @@ def _removal(cluster: LocalCluster, places: dict[str, Path]) -> dict[str, Any]:
     return {
         "table rm: left of a node, MB": largest(places),
         "table rm: after, s (goal 60)": round(time.monotonic() - began, 1),
+    }
+
+
+def _overwrites(cluster: LocalCluster, places: dict[str, Path], rows_count: int) -> dict[str, Any]:
+    took, most = 0.0, 0.0
+    with cluster.connect(timeout=60.0) as client:
+        client.create_table("replaced", key="id", partitions=PARTITIONS)
+        table = client.table("replaced")
+        for number in range(OVERWRITES):
+            text = os.urandom(ROW_BYTES // 2).hex()
+            rows = [{"id": at, "text": text} for at in range(rows_count)]
+            began = time.monotonic()
+            table.write_batch(rows, writer="w", batch_id=number, mode="overwrite")
+            took = max(took, time.monotonic() - began)
+            most = max(most, largest(places, "tables"))
+        last = [{"id": 1, "text": "the only one"}]
+        table.write_batch(last, writer="w", batch_id=OVERWRITES, mode="overwrite")
+    began = time.monotonic()
+    while largest(places, "tables") > GIVEN_BACK_MB and time.monotonic() - began < REMOVED_S:
+        time.sleep(LOOK_S)
+    return {
+        f"overwrite, {OVERWRITES} times: rows of each, MB": rows_count * ROW_BYTES / 1e6,
+        "overwrite: slowest batch, s": round(took, 1),
+        "overwrite: tables of a node, most, MB": most,
+        "overwritten by one row: left of tables, MB": largest(places, "tables"),
+        "overwritten by one row: after, s (goal 60)": round(time.monotonic() - began, 1),
+        "overwritten by one row: log, MB": largest(places, "log"),
     }
 
 

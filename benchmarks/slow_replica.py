@@ -84,7 +84,7 @@ async def _lead_elsewhere(client: AsyncClient) -> None:
             try:
                 await client.step_down(f"points/{partition}", target="n1")
             except RaftstoreError:
-                continue  # told below
+                continue  # raised below
     await asyncio.sleep(SETTLE_S)
     info = await client.table_info("points")
     led = [at for at, c in enumerate(info.channels) if c.leader and node_name(c.leader) == SLOW]

@@ -67,7 +67,7 @@ class CountingSource(DataSource):
 
 
 class CountingWriter(DataSourceArrowWriter):
-    """Counts, and tells when rows are missing."""
+    """Counts, and reports when rows are missing."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected

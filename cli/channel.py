@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
 import click
 
-from raftstore import Client
 from raftstore.cli.common import Context, pass_context
-from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_NOT_COMPARED
-from raftstore.cli.names import CHANNEL, CHANNEL_OR_TABLE
+from raftstore.cli.names import CHANNEL
+from raftstore.cli.placed import named
+from raftstore.cli.verify import verify
 from raftstore.cli.watch import watched
-from raftstore.client.results import NodeStatus, ReplicaDigest
+from raftstore.client.blocking.client import Client
+from raftstore.client.replicas import ReplicaChange
+from raftstore.client.results import NodeStatus
 from raftstore.errors import ArgumentError
 from raftstore.protocol.admin import TableInfo
-from raftstore.types import Role, Seq, node_name
+from raftstore.types import Role, node_name
 
-PAUSE_S: Final = 0.2
-"""Between two looks at replicas that are not at one position."""
-DIGITS_MAX: Final = 9
-"""Of a partition's number; no table has as many."""
 OWN_WORD: Final = (
     "role", "term", "mode", "reason", "base_seq", "applied_seq", "commit_seq", "last_seq",
     "log_bytes", "lag",
 )  # fmt: skip
-"""What a replica tells of itself (``raftstore.policy.status.SeenChannel``)."""
+"""What a replica reports of itself (``raftstore.policy.status.SeenChannel``)."""
 
 
 @click.group()
 def channel() -> None:
-    """List and show channels, move leadership, compare replicas."""
+    """List and show channels, move replicas and leadership, compare replicas."""
 
 
 @channel.command("ls")
@@ -75,7 +71,7 @@ def info(context: Context, name: str, *, watch: bool) -> None:
     with context.connect() as client:
 
         def look() -> tuple[TableInfo, int, dict[str, NodeStatus]]:
-            table, number = _named(client, name)
+            table, number = named(client, name)
             return table, number, {node.name: node for node in client.cluster_status().nodes}
 
         watched(context, look, partial(_show_info, context, name), again=watch)
@@ -146,7 +142,7 @@ def _floor_row(replica: Mapping[str, Any], floor: Mapping[str, Any]) -> dict[str
 def gaps(context: Context, name: str) -> None:
     """List what each replica of a channel misses between what it holds.
 
-    A replica that lost a payload, or was not told of a record, asks the others for it and catches
+    A replica that lost a payload, or got no news of a record, asks the others for it and catches
     up if none gives it; a log that was damaged is filled by the others. So a gap lasts some tenths
     of a second, unless no node that is up holds what is missing. What is behind a replica's
     end_seq is no gap but its lag, which `raftstore channel info` shows.
@@ -157,7 +153,7 @@ def gaps(context: Context, name: str) -> None:
       raftstore channel gaps orders/3 -o json
     """
     with context.connect() as client:
-        table, number = _named(client, name)
+        table, number = named(client, name)
         nodes = {node.name: node for node in client.cluster_status().nodes}
     placed = table.channels[number]
     replicas: list[dict[str, Any]] = []
@@ -186,7 +182,7 @@ def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dic
 
 
 def _said(node: NodeStatus | None, table: str, number: int) -> tuple[Mapping[str, Any], str]:
-    """The part of a node's own status that tells of the replica, and why there is none."""
+    """The part of a node's own status that describes the replica, and why there is none."""
     said: Mapping[str, Any] = {}
     for own in () if node is None or node.status is None else node.status["channels"]:
         if (own["table"], own["partition"]) == (table, number):
@@ -195,6 +191,205 @@ def _said(node: NodeStatus | None, table: str, number: int) -> tuple[Mapping[str
     if not said and not note:
         note = "it hosts no replica yet"
     return said, note
+
+
+@channel.command()
+@click.argument("name", type=CHANNEL)
+@click.argument("nodes", required=False)
+@click.option("--learners", default="", metavar="NODE,NODE,…", help="Replicas that never vote.")
+@click.option("--reason", help="Kept with the order.")
+@click.option("--force", is_flag=True, help="Also where too few nodes are up to carry it out.")
+@pass_context
+def members(
+    context: Context,
+    name: str,
+    nodes: str | None,
+    *,
+    learners: str,
+    reason: str | None,
+    force: bool,
+) -> None:
+    """Show the replicas of a channel, or order that NODES (n1,n2,…) have them.
+
+    The leader carries an order out by itself, one replica after another: a new one first gets the
+    history, then it votes; data of one that left is deleted when the others hold everything.
+    `raftstore channel change ls` shows how far it is.
+
+    \b
+    Example:
+      raftstore channel members orders/3
+      raftstore channel members orders/3 n2,n3,n4
+    """
+    with context.connect() as client:
+        if nodes is None:
+            _show_members(context, client, name)
+            return
+        wanted, others = _listed(nodes), _listed(learners)
+        change = client.order_replicas(name, wanted, learners=others, reason=reason, force=force)
+    _ordered(context, name, change)
+
+
+@channel.command("add-replica")
+@click.argument("name", type=CHANNEL)
+@click.argument("node")
+@click.option("--force", is_flag=True, help="Also where too few nodes are up to carry it out.")
+@pass_context
+def add_replica(context: Context, name: str, node: str, *, force: bool) -> None:
+    """Order one more replica of a channel, on NODE.
+
+    \b
+    Example:
+      raftstore channel add-replica orders/3 n4
+    """
+    with context.connect() as client:
+        present = _present(client, name)
+        if node in present.voters:
+            raise ArgumentError(f"{node} has a replica of {name} already")
+        change = client.order_replicas(
+            name, (*present.voters, node), learners=_without(present.learners, node), force=force
+        )
+    _ordered(context, name, change)
+
+
+@channel.command("remove-replica")
+@click.argument("name", type=CHANNEL)
+@click.argument("node")
+@click.option("--force", is_flag=True, help="Also where too few nodes are up to carry it out.")
+@pass_context
+def remove_replica(context: Context, name: str, node: str, *, force: bool) -> None:
+    """Order that NODE has no replica of a channel any more; what it holds is deleted.
+
+    \b
+    Example:
+      raftstore channel remove-replica orders/3 n1
+    """
+    with context.connect() as client:
+        present = _present(client, name)
+        if node not in (*present.voters, *present.learners):
+            raise ArgumentError(f"{node} has no replica of {name}; it has {_told(present)}")
+        if present.voters == (node,):
+            raise ArgumentError(
+                f"{node} has the only replica of {name}: add another one first, or drop the table"
+            )
+        change = client.order_replicas(
+            name,
+            _without(present.voters, node),
+            learners=_without(present.learners, node),
+            force=force,
+        )
+    _ordered(context, name, change)
+
+
+@channel.command()
+@click.argument("name", type=CHANNEL)
+@click.argument("old")
+@click.argument("new")
+@click.option("--force", is_flag=True, help="Also where too few nodes are up to carry it out.")
+@pass_context
+def replace(context: Context, name: str, old: str, new: str, *, force: bool) -> None:
+    """Order a replica of a channel on NEW in the place of the one on OLD.
+
+    \b
+    Example:
+      raftstore channel replace orders/3 n1 n4
+    """
+    with context.connect() as client:
+        present = _present(client, name)
+        if old not in present.voters:
+            raise ArgumentError(f"{old} has no replica of {name}; it has {_told(present)}")
+        if new in present.voters:
+            raise ArgumentError(f"{new} has a replica of {name} already; see remove-replica")
+        wanted = tuple(new if node == old else node for node in present.voters)
+        change = client.order_replicas(
+            name, wanted, learners=_without(present.learners, new), force=force
+        )
+    _ordered(context, name, change)
+
+
+@channel.group()
+def change() -> None:
+    """List and cancel orders for the replicas of channels."""
+
+
+@change.command("ls")
+@click.option("--all", "every", is_flag=True, help="Also channels without an open order.")
+@pass_context
+def list_changes(context: Context, *, every: bool) -> None:
+    """Every open order: how far it is, and what the channel has now.
+
+    \b
+    Example:
+      raftstore channel change ls
+      raftstore channel change ls --all
+    """
+    with context.connect() as client:
+        rows = [_row(each) for each in client.replicas() if every or each.change]
+    context.show(rows, rows)
+
+
+@change.command("cancel")
+@click.argument("name", type=CHANNEL)
+@click.argument("number", type=click.IntRange(min=1))
+@pass_context
+def cancel_change(context: Context, name: str, number: int) -> None:
+    """End an open order where it is; a replica that did not vote yet goes again.
+
+    \b
+    Example:
+      raftstore channel change cancel orders/3 57
+    """
+    with context.connect() as client:
+        client.cancel_order(name, number)
+    context.say(f"order {number} of {name} ends where it is; see `raftstore channel change ls`")
+
+
+def _present(client: Client, name: str) -> ReplicaChange:
+    """The replicas of a channel now; ArgumentError while an order is open."""
+    found = next((each for each in client.replicas() if each.channel == name), None)
+    if found is None:
+        raise ArgumentError(f"there is no channel {name}; `raftstore channel ls` lists them")
+    if found.change:
+        raise ArgumentError(
+            f"order {found.change} for {name} is open; wait until it has ended, or cancel it with "
+            f"`raftstore channel change cancel {name} {found.change}`"
+        )
+    return found
+
+
+def _show_members(context: Context, client: Client, name: str) -> None:
+    found = [_row(each) for each in client.replicas() if each.channel == name]
+    if not found:
+        raise ArgumentError(f"there is no channel {name}; `raftstore channel ls` lists them")
+    context.show(found[0], found)
+
+
+def _row(found: ReplicaChange) -> dict[str, Any]:
+    return {
+        "channel": found.channel,
+        "voters": ",".join(found.voters),
+        "learners": ",".join(found.learners),
+        "change": found.change or None,
+        "stage": found.stage,
+        "ordered": ",".join((*found.ordered, *found.ordered_learners)),
+        "reason": found.reason,
+    }
+
+
+def _ordered(context: Context, name: str, change: int) -> None:
+    context.show({"channel": name, "change": change})
+    context.say(f"order {change} of {name}; `raftstore channel change ls` shows how far it is")
+
+
+def _listed(names: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in names.split(",") if part.strip())
+
+
+def _without(nodes: tuple[str, ...], gone: str) -> tuple[str, ...]:
+    return tuple(node for node in nodes if node != gone)
+
+
+def _told(found: ReplicaChange) -> str:
+    return ", ".join((*found.voters, *found.learners))
 
 
 @channel.command("step-down")
@@ -213,105 +408,4 @@ def step_down(context: Context, name: str, *, to: str | None) -> None:
     context.say(f"channel {name} has another leader")
 
 
-@channel.command()
-@click.argument("name", type=CHANNEL_OR_TABLE)
-@pass_context
-def verify(context: Context, name: str) -> int:
-    """Compare the content of all replicas of a channel, or of each channel of a table; exit code 7
-    if they differ.
-
-    Only what two replicas hold at the same position can be compared. Waits for them to meet there,
-    --timeout at most for each channel; exit code 8 if they did not, which says nothing about their
-    content.
-
-    \b
-    Example:
-      raftstore channel verify orders/3
-      raftstore channel verify orders
-      raftstore --timeout 60s channel verify orders/3
-    """
-    rows: list[dict[str, Any]] = []
-    codes = set()
-    with context.connect() as client:
-        table, numbers = _channels_named(client, name)
-        for done, number in enumerate(numbers):
-            if len(numbers) > 1 and sys.stderr.isatty():
-                click.echo(f"\r{done} of {len(numbers)} channels compared", nl=False, err=True)
-            replicas = [node_name(node) for node in table.channels[number].replicas]
-            found, code = _compare(client, table.name, number, replicas, context.timeout_s)
-            rows += [_digest_row(table.name, number, part) for part in found]
-            codes.add(code)
-            if code:
-                context.say(_verdict(f"{table.name}/{number}", code, context.timeout_s))
-    context.show(rows, rows)
-    # A difference is worse than what nobody could compare.
-    return next((code for code in (EXIT_DIFFERENCE, EXIT_NOT_COMPARED) if code in codes), 0)
-
-
-def _digest_row(table: str, number: int, part: ReplicaDigest) -> dict[str, Any]:
-    return {
-        "channel": f"{table}/{number}",
-        "node": part.node,
-        "digest": part.digest,
-        "rows": part.rows,
-        "seq": part.applied_seq,
-    }
-
-
-def _verdict(channel_name: str, code: int, timeout_s: float) -> str:
-    if code == EXIT_DIFFERENCE:
-        return f"different: replicas of {channel_name} hold other rows at the same position"
-    return (
-        f"not compared: the replicas of {channel_name} were not at one position within "
-        f"{timeout_s:g} s; verify again while less is written, or with more --timeout"
-    )
-
-
-def _compare(
-    client: Client, table: str, number: int, replicas: Sequence[str], timeout_s: float
-) -> tuple[list[ReplicaDigest], int]:
-    """Look again at who is behind, until all are at one position or two of them differ at one."""
-    give_up = time.monotonic() + timeout_s
-    newest: dict[str, ReplicaDigest] = {}
-    while True:
-        end = max((part.applied_seq for part in newest.values()), default=Seq(0))
-        for replica in replicas:
-            if replica not in newest or newest[replica].applied_seq < end:
-                newest[replica] = _digest(client, table, number, replica)
-        found = list(newest.values())
-        digests: dict[Seq, set[str]] = {}
-        for part in found:
-            digests.setdefault(part.applied_seq, set()).add(part.digest)
-        if any(len(different) > 1 for different in digests.values()):
-            return found, EXIT_DIFFERENCE
-        if len(digests) == 1:
-            return found, 0
-        if time.monotonic() >= give_up:
-            return found, EXIT_NOT_COMPARED
-        time.sleep(PAUSE_S)
-
-
-def _digest(client: Client, table: str, number: int, replica: str) -> ReplicaDigest:
-    for part in client.content_hash(table, replica, partition=number).partitions:
-        return part
-    raise click.ClickException(f"{replica} has no replica of {table}/{number} any more")
-
-
-def _channels_named(client: Client, name: str) -> tuple[TableInfo, Sequence[int]]:
-    """The table, and the partitions that ``table/partition`` or ``table`` names."""
-    if "/" in name:
-        table, number = _named(client, name)
-        return table, [number]
-    table = client.table_info(name)
-    return table, range(table.partitions)
-
-
-def _named(client: Client, name: str) -> tuple[TableInfo, int]:
-    """The table and the partition that ``table/partition`` names."""
-    table, slash, number = name.rpartition("/")
-    if not slash or not number.isdecimal() or len(number) > DIGITS_MAX:
-        raise ArgumentError(f"{name!r} is no channel; write table/partition, as in orders/3")
-    found = client.table_info(table)
-    if int(number) >= found.partitions:
-        raise ArgumentError(f"table {table} has partitions 0 to {found.partitions - 1}")
-    return found, int(number)
+channel.add_command(verify)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,15 +14,17 @@ from raftstore.cli.names import TABLE
 from raftstore.client.results import NodeStatus
 from raftstore.errors import RaftstoreError
 from raftstore.node.units import parse_duration_ms
-from raftstore.policy.views import nodes_by_id, readiness
+from raftstore.policy.views import leader_plan, nodes_by_id, readiness
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer
 from raftstore.protocol.reads import Bounds
-from raftstore.types import Level, StorageStall, node_name
+from raftstore.types import Level, Role, StorageStall, node_name
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 LINE_MAX: Final = 160
 """Characters of the text of the first line: monitors show it in a table, or send it."""
+UNEVEN_MS_MAX: Final = 60_000
+"""Leaders are even again within this."""
 REASONS_MAX: Final = 20
 """More of them are only counted."""
 
@@ -88,9 +91,11 @@ def check() -> None:
 @check.command("cluster")
 @pass_context
 def check_cluster(context: Context) -> int:
-    """Critical: partitions without a live leader. Warning: nodes down, an incomplete catalog.
+    """Critical: partitions without a live leader. Warning: nodes down, an incomplete catalog, or
+    leaders that are uneven and stay so.
 
-    The worst lag and the number of replicas of unknown lag are in the performance data.
+    The worst lag, the number of replicas of unknown lag, and how many partitions the nodes that are
+    up lead at most and at least are in the performance data.
 
     \b
     Example:
@@ -140,7 +145,7 @@ def check_table(
     asked = Bounds(max_lag, staleness_ms, max_batches_behind)
 
     def judge(view: ClusterViewAnswer, client: Any) -> Verdict:
-        client.table_info(name)  # a typo is told as such
+        client.table_info(name)  # a typo is reported as such
         return judge_table(view, name, Level(level), asked, warn_lag)
 
     return _run(context, judge)
@@ -168,10 +173,33 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
 
 
 def judge_cluster_and_disks(view: ClusterViewAnswer, client: Any) -> Verdict:
-    """The same as ``judge_cluster``, and each node's own report of its disk (S0.4, GAP-13)."""
+    """The same as ``judge_cluster``, and each node's own report of its disk (S0.4, GAP-13) and of
+    what it does about uneven leaders."""
     verdict = judge_cluster(view)
-    verdict.warnings += troubled_disks(client.cluster_status().nodes)
+    nodes = client.cluster_status().nodes
+    verdict.warnings += troubled_disks(nodes)
+    verdict.warnings += uneven_leaders(view, nodes)
     return verdict
+
+
+def uneven_leaders(view: ClusterViewAnswer, nodes: Iterable[NodeStatus]) -> list[str]:
+    """One sentence if leaders are uneven and the node that plans does nothing about it, or tries
+    in vain."""
+    for node in nodes:
+        told = node.status or {}
+        if told.get("metadata", {}).get("role") != Role.LEADER.value or "leaders" not in told:
+            continue
+        balancing_ms = told["leaders"]["balancing_ms"] or 0
+        if not told["leaders"]["is_on"] and leader_plan(view).is_uneven:
+            return [
+                "leaders are uneven, and rebalance.leaders is off; run raftstore rebalance leaders"
+            ]
+        if balancing_ms > UNEVEN_MS_MAX:
+            return [
+                f"leaders have been uneven for {balancing_ms // 1000} s; raftstore events --type "
+                "leader_move_failed lists why"
+            ]
+    return []
 
 
 def troubled_disks(nodes: Iterable[NodeStatus]) -> list[str]:
@@ -207,6 +235,8 @@ def judge_cluster(view: ClusterViewAnswer) -> Verdict:
         verdict.warnings.append(
             f"the catalog as {node_name(view.viewpoint)} knows it may be incomplete"
         )
+    led = Counter(channel.leader for channel in view.channels)
+    leads = [led[node.node] for node in view.nodes if node.state != "down"]
     lags = _lags(list(view.channels))
     verdict.summary = (
         f"{len(view.nodes) - len(down)} of {len(view.nodes)} nodes up, "
@@ -217,6 +247,8 @@ def judge_cluster(view: ClusterViewAnswer) -> Verdict:
         "nodes": len(view.nodes),
         "partitions": len(view.channels),
         "without_leader": leaderless,
+        "leads_most": max(leads, default=0),
+        "leads_least": min(leads, default=0),
         **lags,
     }
     return verdict

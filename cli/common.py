@@ -16,10 +16,12 @@ from rich.table import Table
 
 import raftstore
 from raftstore.client.cluster.discovery import split_endpoints
-from raftstore.errors import ArgumentError, ConfigError
+from raftstore.errors import ArgumentError, ConfigError, UnavailableError
 from raftstore.protocol.admin import TableInfo
 from raftstore.rows.key_text import JsonRows
 
+DEFAULT_ENDPOINTS: Final = "127.0.0.1:4481"
+"""A node that was started without --listen."""
 PIPE_COLUMNS = 100_000
 """Width of tables that no terminal shows: wide enough never to wrap a row."""
 _TWO_ESCAPES: Final = re.compile(r"\\u(d[89ab]..)\\u(d[c-f]..)|\\.")
@@ -35,7 +37,7 @@ class Context:
     """The global options of one invocation."""
 
     output: str = "table"
-    endpoints: str = "127.0.0.1:4481"
+    endpoints: str = DEFAULT_ENDPOINTS
     timeout_ms: int = 5_000
     yes: bool = False
 
@@ -51,7 +53,13 @@ class Context:
         except ConfigError as error:
             raise click.UsageError(f"--endpoints: {error}.") from error
         settings = raftstore.ClientSettings(is_operator=True)
-        return raftstore.connect(self.endpoints, timeout=self.timeout_s, settings=settings)
+        try:
+            return raftstore.connect(self.endpoints, timeout=self.timeout_s, settings=settings)
+        except UnavailableError as error:
+            if self.endpoints != DEFAULT_ENDPOINTS:
+                raise
+            text = f"{error}, or name a node with --endpoints or RAFTSTORE_ENDPOINTS"
+            raise UnavailableError(text) from error
 
     def confirm(self, question: str) -> None:
         """Ask before something that cannot be undone; without a terminal --yes is needed."""

@@ -18,8 +18,9 @@ from raftstore.errors import PositionError, SchemaError
 from raftstore.node.units import parse_duration_ms
 from raftstore.policy.routing import Prefer
 from raftstore.rows.key_text import JSON_ERRORS, JsonRows
+from raftstore.types import Level
 
-LEVELS = ["linearizable", "leader", "bounded", "any"]
+LEVELS = [level.value for level in Level]
 A_ROW = 'a row is a JSON object, as in \'{"id": 1, "name": "x"}\''
 
 
@@ -351,7 +352,7 @@ def _bounds(
 @click.argument("guid", callback=_guid)
 @pass_context
 def fate(context: Context, /, guid: str) -> int:
-    """Tell what became of a write: committed, not_applied (and never will be) or unknown.
+    """Show what became of a write: committed, not_applied (and never will be) or unknown.
 
     The guid is in the answer of a write, and in its error. Exit code 0 when the fate is reported, 2
     for what is no guid, 3 when it is unknown, 4 when nobody could be asked.

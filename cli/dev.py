@@ -25,7 +25,7 @@ RESTART_AFTER_S = 1.0
 def dev(context: Context, *, nodes: int, directory: Path | None, no_restart: bool) -> None:
     """Run a local cluster of real node processes until Ctrl-C.
 
-    The nodes take free ports; the line `export RAFTSTORE_ENDPOINTS=…` that it prints tells other
+    The nodes take free ports; the line `export RAFTSTORE_ENDPOINTS=…` that it prints shows other
     shells where they are.
 
     \b
@@ -48,7 +48,7 @@ def dev(context: Context, *, nodes: int, directory: Path | None, no_restart: boo
 def _supervise(
     context: Context, cluster: LocalCluster, stop: threading.Event, *, is_restarting: bool
 ) -> None:
-    """Tell of every death; start a dead node again a second later, unless it would be in vain."""
+    """Report every death; start a dead node again a second later, unless it would be in vain."""
     dead: dict[str, bool] = {}  # name -> whether it shall be started again
     while not stop.wait(RESTART_AFTER_S):
         for name, is_wanted in tuple(dead.items()):

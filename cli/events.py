@@ -37,10 +37,11 @@ FIRST_COLUMNS = ("at_wall_ms", "node", "type")
 def events(context: Context, *, types: tuple[str, ...], limit: int, follow: bool) -> None:
     """Newest events of all nodes, oldest first.
 
-    A failover tells its cause and how long detection, vote, first commit, first read and first
-    write took, in ms; it is told after the first read and write, five seconds later at the
+    A failover states its cause and how long detection, vote, first commit, first read and first
+    write took, in ms; it is reported after the first read and write, five seconds later at the
     latest. Memory of a node: 4,096 events since it was started, and the
-    newest 1,024 failovers of before; of a failover whose leader is down another replica tells.
+    newest 1,024 failovers of before; a failover whose leader is down is reported by another
+    replica.
 
     \b
     Example:

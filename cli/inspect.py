@@ -1,20 +1,30 @@
-"""``raftstore inspect``: the store of a stopped node, told and exported without changing it."""
+"""``raftstore inspect``: the store of a stopped node, described and exported without changing
+it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from raftstore.cli.common import Context, json_text, pass_context, rows_of
+from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE
+from raftstore.cli.expiries import UNTOLD
 from raftstore.cli.log import DIRECTORY, LogProgress
-from raftstore.cli.parquet_files import parquet_writer
-from raftstore.cli.row_files import STDIO, Tell, format_option, in_place, rows_progress, shape_of
+from raftstore.cli.parquet_files import ExpiringPage, parquet_writer
+from raftstore.cli.row_files import (
+    STDIO,
+    ExpiringRow,
+    format_option,
+    in_place,
+    rows_progress,
+    shape_of,
+    write_lines,
+)
 from raftstore.errors import SchemaError
 from raftstore.protocol.admin import TableInfo
 from raftstore.rows.schema import TableSchema
@@ -58,7 +68,7 @@ def inspect(
     """Say what the data directory of a stopped node holds, all of it verified; exit code 7 if
     anything in it is damaged.
 
-    Changes nothing. Tells whose store it is, its formats, and of every channel the base and end of
+    Changes nothing. Shows whose store it is, its formats, and of every channel the base and end of
     its log, what was promised (term, vote, last acknowledged record), the generation and position
     of its table, rows and bytes. With --export the rows of one channel are written as they were
     applied, which says nothing of the other replicas; `raftstore export` reads a running cluster.
@@ -209,13 +219,17 @@ def _export(
     info = _info(store, channel)
     pages_to = parquet_writer(info) if shape == "parquet" else None
     skipped = Skipped() if partial else None
-    with store.rows(channel, skipped) as (applied, rows), rows_progress("rows written") as tell:
+    with (
+        store.rows(channel, skipped) as (applied, has_lifetimes, rows),
+        rows_progress("rows written") as tell,
+    ):
+        expires = has_lifetimes or info.settings.ttl_ms is not None
         if pages_to is not None:
-            written = in_place(Path(file), lambda path: pages_to(_pages(rows), path, tell))
-        elif file == STDIO:
-            written = _write_lines(info, rows, sys.stdout, tell)
+            written = in_place(
+                Path(file), lambda path: pages_to(_pages(rows), path, tell, expires=expires)
+            )
         else:
-            written = in_place(Path(file), lambda path: _write_lines_to(info, rows, path, tell))
+            written = write_lines(info, _rows(info, rows, expires=expires), file, tell)
     told: dict[str, Any] = {
         "channel": store.name_of(channel),
         "file": file,
@@ -242,7 +256,7 @@ def _info(store: StoppedStore, channel: ChannelId) -> TableInfo:
     entry: TableEntry | None = store.catalog.table_of(channel)
     if entry is None:
         raise SchemaError(
-            f"channel {store.name_of(channel)} is of no table that {store.directory} tells of, so "
+            f"channel {store.name_of(channel)} is of no table that {store.directory} names, so "
             "its rows cannot be read; name a channel of a table, or the directory of another node"
         )
     return TableInfo(
@@ -255,26 +269,18 @@ def _info(store: StoppedStore, channel: ChannelId) -> TableInfo:
         entry.max_lag,
         entry.schema_json,
         (),
+        settings=entry.settings,
     )
 
 
-def _pages(rows: Iterator[SealedRow]) -> Iterator[Sequence[SealedRow]]:
+def _pages(rows: Iterator[SealedRow]) -> Iterator[ExpiringPage]:
     while page := list(islice(rows, PAGE_ROWS)):
-        yield page
+        told = {key: expires_ms for key, _, _, expires_ms in page if expires_ms}
+        yield [(key, sealed, seq) for key, sealed, seq, _ in page], told
 
 
-def _write_lines(info: TableInfo, rows: Iterator[SealedRow], to: Any, tell: Tell) -> int:
+def _rows(info: TableInfo, rows: Iterator[SealedRow], *, expires: bool) -> Iterator[ExpiringRow]:
     schema = TableSchema(info.key_columns, info.schema_json)
-    shapes, written = rows_of(info), 0
-    for key, sealed, _ in rows:
+    for key, sealed, _, expires_ms in rows:
         row = schema.key_value_to_row(key, unseal(key, sealed))
-        to.write(json_text(shapes.row_to_json(row)) + "\n")
-        written += 1
-        tell(written)
-    to.flush()
-    return written
-
-
-def _write_lines_to(info: TableInfo, rows: Iterator[SealedRow], path: Path, tell: Tell) -> int:
-    with path.open("w", encoding="utf-8") as file:
-        return _write_lines(info, rows, file, tell)
+        yield row, expires_ms if expires else UNTOLD

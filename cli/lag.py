@@ -39,7 +39,7 @@ def lag(context: Context, table: str | None, *, node: str | None, watch: bool) -
     """
     with context.connect() as client:
         if table is not None:
-            client.table_info(table)  # a typo is told as such
+            client.table_info(table)  # a typo is reported as such
         watched(
             context,
             partial(client.cluster_view, node),

@@ -66,7 +66,7 @@ def check(context: Context, directories: tuple[Path, ...]) -> int:
         for one in logs:
             for note in one.log.notes:
                 context.say(f"{one.label}: {note}")
-        # The answer must not refer to files any more: the indexes are used up by it.
+        # Before ``survey``, which uses up the indexes of the logs.
         stores = [_store(one) for one in logs]
         channels = survey(logs)
     if context.output == "table":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from raftstore.cli.common import Context
+from raftstore.cli.common import DEFAULT_ENDPOINTS, Context
 from raftstore.cli.errors import run_guarded
 from raftstore.cli.lazy import LazyGroup
 from raftstore.node.units import parse_duration_ms
@@ -29,12 +29,15 @@ COMMANDS = {
     "count": "raftstore.cli.data:count",
     "export": "raftstore.cli.row_files:export_rows",
     "import": "raftstore.cli.row_files:import_rows",
+    "backup": "raftstore.cli.backup:backups",
     "fate": "raftstore.cli.data:fate",
     "explain": "raftstore.cli.explain:explain",
     "lag": "raftstore.cli.lag:lag",
     "events": "raftstore.cli.events:events",
     "check": "raftstore.cli.check:check",
+    "cluster": "raftstore.cli.cluster:cluster",
     "channel": "raftstore.cli.channel:channel",
+    "rebalance": "raftstore.cli.rebalance:rebalance",
     "log": "raftstore.cli.log:log",
     "inspect": "raftstore.cli.inspect:inspect",
     "simulate": "raftstore.cli.simulate:simulate",
@@ -69,7 +72,7 @@ WITH_VALUE = (*(f"{option}=" for option in VALUE_OPTIONS), *(f"-o{shape}" for sh
 @click.option(
     "--endpoints",
     envvar="RAFTSTORE_ENDPOINTS",
-    default="127.0.0.1:4481",
+    default=DEFAULT_ENDPOINTS,
     show_default=True,
     help="host:port of some nodes, by comma.",
 )

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import raftstore
+from raftstore.cli.common import DEFAULT_ENDPOINTS
 from raftstore.errors import RaftstoreError
 
 COMPLETION_TIMEOUT_S: Final = 1.0
@@ -42,7 +43,7 @@ def _endpoints(ctx: click.Context) -> str:
     """The value of ``--endpoints`` or of its environment variable, or the default."""
     root = ctx.find_root()
     given = root.params.get("endpoints")
-    return given if isinstance(given, str) else "127.0.0.1:4481"
+    return given if isinstance(given, str) else DEFAULT_ENDPOINTS
 
 
 TABLE: Final = ClusterName("table", tables=True, channels=False)

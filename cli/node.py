@@ -6,16 +6,24 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import click
 
+from raftstore.cli.common import Context, pass_context
+from raftstore.cli.errors import EXIT_UNAVAILABLE
+from raftstore.errors import ArgumentError, StillMemberError
 from raftstore.node.http_port import StartHttp
 from raftstore.node.logs import configure_logging
 from raftstore.node.settings import SettingType, node_settings, resolve_settings
+from raftstore.node.units import parse_duration_ms
+
+DECOMMISSION_LOOK_S = 0.5
+"""Pause between two looks whether the node has replicas left."""
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--id", "node_id", help="The node's name, as in --initial-cluster.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
 @click.option("--data-dir", help="Where the node keeps everything; created if missing.")
@@ -26,6 +34,7 @@ from raftstore.node.settings import SettingType, node_settings, resolve_settings
     "--initial-cluster",
     help="n1=host:port,n2=host:port,n3=host:port: the founding members (first start only).",
 )
+@click.option("--join", help="A token of `raftstore cluster token` (first start only).")
 @click.option("--insecure", is_flag=True, default=None, help="Allow to bind beyond loopback.")
 @click.option(
     "--log-level",
@@ -39,7 +48,10 @@ from raftstore.node.settings import SettingType, node_settings, resolve_settings
     help="Start with an untested pysyncobj version, if its self-test passes.",
 )
 @click.option("--exit-with-parent", is_flag=True, hidden=True)
+@click.pass_context
 def node(
+    context: click.Context,
+    /,
     node_id: str | None,
     file: Path | None,
     *,
@@ -56,6 +68,8 @@ def node(
       raftstore node --id n1 --data-dir /var/lib/raftstore --listen 127.0.0.1:4481 \\
         --initial-cluster n1=127.0.0.1:4481,n2=127.0.0.1:4491,n3=127.0.0.1:4501
     """
+    if context.invoked_subcommand is not None:
+        return 0
     from raftstore.node.process import run_node
 
     given: dict[str, tuple[str, SettingType]] = {
@@ -79,6 +93,83 @@ def node(
     return run_node(
         settings, start_http=start_http, allow_untested_pysyncobj=allow_untested_pysyncobj
     )
+
+
+@node.command()
+@click.argument("name")
+@click.option(
+    "--wait",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="Longest time that its replicas may take to be elsewhere.",
+)
+@pass_context
+def decommission(context: Context, name: str, wait: str) -> int:
+    """Let a node go: drain it, wait until it has no replica, and retire it.
+
+    Stopping it with Ctrl-C, or the end of --wait, leaves the node draining: repeat it later.
+
+    \b
+    Example:
+      raftstore node decommission n3
+    """
+    try:
+        left_s = parse_duration_ms(wait) / 1000
+    except ValueError as error:
+        raise ArgumentError(f"--wait: {error}") from error
+    context.confirm(f"Node {name} leaves the cluster for ever.")
+    until_s = time.monotonic() + left_s
+    said = ""
+    with context.connect() as client:
+        client.drain_node(name)
+        while True:
+            try:
+                client.remove_node(name)
+            except StillMemberError as error:
+                if time.monotonic() >= until_s:
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    context.say(said)
+                time.sleep(DECOMMISSION_LOOK_S)
+            else:
+                break
+    context.say(f"{name} has left the cluster; its data directory may be removed")
+    return 0
+
+
+@node.command()
+@click.argument("names", nargs=-1)
+@pass_context
+def checkpoint(context: Context, names: tuple[str, ...]) -> int:
+    """Have nodes sync what they acknowledged before it was on their disks.
+
+    Tables with --durability buffered or memory acknowledge writes before they are synced. Behind a
+    checkpoint nothing of that can be lost, until the next write: before power is switched off, or a
+    disk's image is taken. Without names it is done by all nodes. The signal SIGUSR1 does it at one
+    node, and a clean stop (SIGTERM) does it, too.
+
+    \b
+    Example:
+      raftstore node checkpoint
+      raftstore node checkpoint n1
+    """
+    with context.connect() as client:
+        said = client.checkpoint(names)
+    rows = [
+        {"node": name, "channel": channel, "durable_seq": seq}
+        for name, found in said.items()
+        if not isinstance(found, str)
+        for channel, seq in sorted(found.items())
+    ]
+    context.show(said, rows)
+    failed = {name: why for name, why in said.items() if isinstance(why, str)}
+    for name, why in failed.items():
+        context.say(f"{name} made no checkpoint: {why}")
+    if not rows and not failed:
+        context.say("every table here asks for fsync: its writes are synced before they count")
+    return EXIT_UNAVAILABLE if failed else 0
 
 
 def _follow_parent() -> None:

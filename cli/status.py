@@ -36,6 +36,7 @@ def _show(context: Context, found: ClusterStatus) -> None:
             "endpoint": node.endpoint,
             "up": node.status is not None,
             "pid": None if node.status is None else node.status["pid"],
+            "leads": None if node.status is None else _leads(node.status),
             "log_bytes": None if node.status is None else node.status["sizes"]["log_bytes"],
             "note": node.error or "",
         }
@@ -68,6 +69,11 @@ def _show(context: Context, found: ClusterStatus) -> None:
         context.show(None, channels)
     for text in warnings:
         context.say(f"warning: {text}")
+
+
+def _leads(status: Mapping[str, Any]) -> int:
+    """Partitions that a node leads, by its own report."""
+    return sum(channel["role"] == Role.LEADER.value for channel in status["channels"])
 
 
 def _channels(found: ClusterStatus) -> list[dict[str, Any]]:

@@ -56,7 +56,9 @@ def table() -> None:
     "--durability",
     default="fsync",
     show_default=True,
-    help="When a write is acknowledged: fsync, once a quorum has it on disk.",
+    help="When a replica counts a write as stored: fsync, once it is on its disk; buffered, once "
+    "the system has it; memory, once the process has it. Fixed for ever; docs/guarantees.md says "
+    "what the last two may lose.",
 )
 @click.option(
     "--retention-bytes",
@@ -120,7 +122,7 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
 
 @contextmanager
 def _progress(client: Client, name: str, partitions: int) -> Iterator[None]:
-    """Tell somebody at a terminal how many partitions are led, while many get their leaders."""
+    """Show on a terminal how many partitions are led, while many get their leaders."""
     done = threading.Event()
 
     def tell() -> None:
@@ -341,5 +343,6 @@ def _summary(found: TableInfo) -> dict[str, Any]:
         "retention_records": found.settings.retention_records,
         "retention_age_ms": found.settings.retention_age_ms,
         "ttl_ms": found.settings.ttl_ms,
+        "restoring": found.settings.restoring is not None,
         "uuid": found.uuid.hex(),
     }

@@ -20,7 +20,7 @@ def watched(
 ) -> None:
     """Show what ``look`` returns, with ``again`` every two seconds until Ctrl-C.
 
-    The first look fails as any command does. Later ones are told and tried again: who watches a
+    The first look fails as any command does. Later ones are reported and tried again: who watches a
     cluster wants to see it come back.
     """
     found = look()

@@ -86,7 +86,7 @@ class Call:
     at_least: tuple[tuple[int, int], ...] = ()
     """(partition, seq) the answer must include; for levels bounded and any."""
     session: str = ""
-    """The same as an opaque text that an answer told, where answers tell one; it goes first."""
+    """The same as an opaque text that an answer gave, where answers give one; it goes first."""
     limit: int = 0
     token: str = ""
     guid: str = ""

@@ -21,7 +21,7 @@ WRITES = ("put", "put_if", "put_many", "delete", "write", "cas", "add", "append"
 
 
 def kind_of(operation: Operation) -> str:
-    """``write``, or ``read <level>``: what a user would tell apart."""
+    """``write``, or ``read <level>``: what a user would distinguish."""
     if operation.action in WRITES:
         return "write"
     level = operation.details.get("level")

@@ -1,4 +1,4 @@
-"""Histories: what every client asked, when, and what it was told.
+"""Histories: what every client asked, when, and what it was answered.
 
 A history is a list of operations in the order of their invocation. On disk it is one JSON object
 a line (``Operation.as_json``), so that a run that dies leaves a readable history.

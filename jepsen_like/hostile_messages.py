@@ -2,7 +2,7 @@
 
 Each is the encoded form of a message of a kind that a connection of its purpose may carry, with
 values at the edges: of the ranges of the fields, of 16, 32, 53, 63 and 64 bits, empty and huge
-texts, ids that are known, wrong, or of nothing at all. ``is_wrong`` tells whether one value lies
+texts, ids that are known, wrong, or of nothing at all. ``is_wrong`` returns whether one value lies
 outside its range, so that the message must be refused where it is decoded.
 
 Nothing is listed by hand: a message that is added tomorrow is sent tomorrow.

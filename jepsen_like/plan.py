@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 Progress = Callable[[str], None]
-"""Told a line for people every few seconds of a long run."""
+"""Called with a line for people every few seconds of a long run."""
 
 
 FAULT_PAUSE_S: Final = 2.5

@@ -9,7 +9,7 @@ from typing import Final
 from jepsen_like.plan import Plan
 from jepsen_like.schedule import FaultEvent, draw_schedule
 from raftstore.config import NodeSettings
-from raftstore.testing.options import SimOptions, draw_options
+from raftstore.testing.options import SimOptions, draw_surroundings
 
 THINK_MS: Final = (1.0, 40.0)
 BURST_MS: Final = (1.0, 20.0)
@@ -55,7 +55,7 @@ def scene_of(plan: Plan) -> Scene:
         seed=plan.seed,
         workload=plan.workload,
         kinds=plan.nemeses,
-        options=draw_options(plan.seed),
+        options=draw_surroundings(plan.seed),
         schedule=draw_schedule(
             random.Random(f"jepsen {plan.seed}"),
             plan.nemeses,

@@ -1,6 +1,6 @@
 """A simulated run as a readable script: time, who, what, and what came of it; faults marked.
 
-Messages are told for the last moments only: before those, roles, commits and answers say more.
+Messages are shown for the last moments only: before those, roles, commits and answers say more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raftstore.testing.sim_trace import Trace, TraceEvent
 
 SCRIPT_NAME: Final = "script.txt"
 MESSAGES_MS: Final = 1_000.0
-"""How far before the end messages are told."""
+"""How far before the end messages are shown."""
 FAULTS: Final = (
     "fault", "healed", "heal", "not_run", "kill", "crash", "pause", "shift_clock", "slow_disk",
     "fail_disk", "fill_disk", "hang_disk", "disk_error", "failpoint", "refused", "client_died",
@@ -70,7 +70,7 @@ def _operations(history: Iterable[Operation]) -> Iterator[_Line]:
             answer = f"{operation.action} {operation.key}: {operation.outcome.name}"
             if operation.result is not None:
                 answer += f" {operation.result}"
-            yield ended, number, _line(ended, False, operation.process, "is told", answer)
+            yield ended, number, _line(ended, False, operation.process, "gets", answer)
 
 
 def _line(at_ms: float, is_fault: bool, node: str, event: str, effect: str) -> str:  # noqa: FBT001

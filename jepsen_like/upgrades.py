@@ -66,6 +66,10 @@ class Outcome:
     """Micro-batches that were refused because some node was too old."""
     errors: dict[str, int] = field(default_factory=dict)
     """Other refusals and unknown outcomes, by class."""
+    too_new: int = 0
+    """Refused tables that a node of the older version could not have read."""
+    client_rows: int = 0
+    """Rows that clients of the older version wrote."""
     faults: list[str] = field(default_factory=list)
     """What was not as it must be."""
 
@@ -75,7 +79,7 @@ class Outcome:
             f"{self.restarts} restarts as another version",
             f"{self.writes} rows and {self.batches} micro-batches acknowledged, {self.refused} "
             f"micro-batches refused by nodes below level {LOWEST}, {self.reads} reads",
-            f"errors that clients were told: {self.errors or 'none'}",
+            f"errors that clients got: {self.errors or 'none'}",
             f"{len(self.faults)} faults",
             *self.faults,
         ]
@@ -96,13 +100,13 @@ def run_upgrades(rounds: int, seed: int, directory: Path) -> Outcome:
         with nodes.connect(timeout=READY_S) as client:
             for table in (TABLE, BATCHES):
                 client.create_table(table, key="id", partitions=PARTITIONS)
-            with _Load(client, outcome) as load:
+            with Load(client, outcome) as load:
                 for _ in range(rounds):
                     for target in (LEVEL, rng.randrange(LOWEST, LEVEL)):
                         _roll(nodes, orders, target, rng, outcome)
                         load.must_go_on()
-            _judge(client, load, outcome)
-        _look_into_logs(nodes, outcome)
+            judge(client, load, outcome)
+        look_into_logs(nodes, outcome)
         _go_too_far(nodes, orders[NODES[-1]], outcome)
     return outcome
 
@@ -122,8 +126,8 @@ def _roll(
         outcome.restarts += 1
 
 
-class _Load:
-    """Clients that go on all the time, and what they were told."""
+class Load:
+    """Clients that go on all the time, and the answers they got."""
 
     def __init__(self, client: Client, outcome: Outcome) -> None:
         self._client = client
@@ -217,7 +221,8 @@ class _Load:
 # --- what is asked afterwards ---------------------------------------------------------------------
 
 
-def _judge(client: Client, load: _Load, outcome: Outcome) -> None:
+def judge(client: Client, load: Load, outcome: Outcome) -> None:
+    """All that was acknowledged is there, and the replicas are equal."""
     rows = client.table(TABLE)
     for key, number in load.told.items():
         row = rows.get(key, level="linearizable")
@@ -236,7 +241,7 @@ def _be_equal(client: Client, table: str, outcome: Outcome) -> None:
         outcome.faults.append(differs)
 
 
-def _look_into_logs(nodes: LocalCluster, outcome: Outcome) -> None:
+def look_into_logs(nodes: LocalCluster, outcome: Outcome) -> None:
     """No node ended by itself, and none was sent what it cannot read."""
     for name, code in nodes.ended().items():
         outcome.faults.append(f"{name} ended with exit code {code}")

@@ -26,8 +26,11 @@ from raftstore.client.batches.batch_writes import BatchResult, BatchTicket, Tabl
 from raftstore.client.batches.stager import StagedParts
 from raftstore.client.blocking.batches import Stager
 from raftstore.client.blocking.client import BulkWriter, Client, ReadOnlyStore, Table, connect
+from raftstore.client.comparing.results import ReplicaComparison
 from raftstore.client.kip535 import NodeMetadata
+from raftstore.client.members import ClusterMember
 from raftstore.client.position import Position
+from raftstore.client.replicas import ReplicaChange
 from raftstore.client.results import (
     BulkResult,
     ClusterEvents,
@@ -49,10 +52,13 @@ from raftstore.errors import (
     ArgumentError,
     AttemptClosedError,
     AuthenticationError,
+    BackupError,
     BatchIncompleteError,
     BatchPendingError,
     BatchRegressionError,
     BirthRefusedError,
+    ChangeDoneError,
+    ChangePendingError,
     ConfigError,
     ConflictError,
     ConnectionInDoubtError,
@@ -68,6 +74,7 @@ from raftstore.errors import (
     GuidFencedError,
     GuidReuseError,
     InvalidStateStoreError,
+    JoinRefusedError,
     LagExceededError,
     LagUnknownError,
     LeadershipLostError,
@@ -96,6 +103,7 @@ from raftstore.errors import (
     RequestTimeoutError,
     SchemaError,
     SnapshotExpiredError,
+    StillMemberError,
     StorageError,
     StoreIdentityError,
     StoreTooOldError,
@@ -103,6 +111,7 @@ from raftstore.errors import (
     TransportError,
     UnavailableError,
     UnknownChannelError,
+    UnknownNodeError,
     UnknownTableError,
     UnsupportedRequestError,
     UnsupportedVersionError,
@@ -114,6 +123,7 @@ from raftstore.types import Level, Outcome
 from raftstore.version import VERSION
 
 if TYPE_CHECKING:
+    from raftstore import backup as backup
     from raftstore import spark as spark
     from raftstore.local_cluster import LocalCluster
 
@@ -147,11 +157,14 @@ __all__ = [
     "NodeMetadata",
     "LagInfo",
     "ReadOnlyStore",
+    "ClusterMember",
+    "ReplicaChange",
     "ClusterStatus",
     "ClusterEvents",
     "NodeStatus",
     "TableInfo",
     "TableDigest",
+    "ReplicaComparison",
     "ReplicaDigest",
     "LocalCluster",
     "__version__",
@@ -166,6 +179,7 @@ __all__ = [
     "UnavailableError",
     "RequestTimeoutError",
     "PayloadTooLargeError",
+    "UnknownNodeError",
     "UnknownTableError",
     "UnknownChannelError",
     "TableExistsError",
@@ -191,6 +205,7 @@ __all__ = [
     "GuidExpiredError",
     "PartialWriteError",
     "QueryError",
+    "JoinRefusedError",
     "LagExceededError",
     "LagUnknownError",
     "NotUpToBoundError",
@@ -207,6 +222,9 @@ __all__ = [
     "TransportError",
     "ConnectionLostError",
     "ConnectTimeoutError",
+    "StillMemberError",
+    "ChangePendingError",
+    "ChangeDoneError",
     "StorageError",
     "PersistError",
     "CorruptRecordError",
@@ -216,11 +234,13 @@ __all__ = [
     "BirthRefusedError",
     "PromisesLostError",
     "ElectionError",
+    "BackupError",
 ]
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "spark"])  # which is not in __all__: it may not be installed
+    # These are not in __all__: what they need may not be installed.
+    return sorted([*__all__, "backup", "spark"])
 
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
@@ -229,8 +249,8 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one o
         """Import what only some programs need when it is first used (Spark may be missing)."""
         import importlib
 
-        if name == "spark":
-            return importlib.import_module("raftstore.spark")
+        if name in ("backup", "spark"):
+            return importlib.import_module(f"raftstore.{name}")
         if name == "LocalCluster":
             return importlib.import_module("raftstore.local_cluster").LocalCluster
         message = f"module 'raftstore' has no attribute {name!r}"

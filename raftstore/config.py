@@ -16,9 +16,9 @@ PROTOCOL_VERSION: Final = 1
 FORMAT_VERSION: Final = 1
 """Of everything on disk; a newer one is refused (GAP-15)."""
 
-LEVEL: Final = 5
-"""What this version reads beyond the first: told by every node, so that nothing is written that an
-older one would stop at (``raftstore.policy.levels``, docs/protocol.md)."""
+LEVEL: Final = 6
+"""What this version reads beyond the first: reported by all nodes, so that nothing is written
+that an older one would stop at (``raftstore.policy.levels``, docs/protocol.md)."""
 
 SLOW_RETIRE: Final = "retire"
 SLOW_EXIT: Final = "exit"
@@ -91,7 +91,8 @@ class ReplicationSettings:
     """StoreRequests held while catching up; beyond it the newest are dropped (S6.3). None are held
     while the leader's end is more than four times as far away."""
     commit_notice_interval_ms: int = 25
-    """Pause after which followers are told a commit position nothing else carried (S3.5: < 50)."""
+    """Pause after which followers are sent a commit position that nothing else carried (S3.5: <
+    50)."""
     resend_interval_ms: int = 250
     """Leader: a follower whose match stands still below our end gets a CommitNotice this often."""
     read_index_retry_ms: int = 100
@@ -132,11 +133,30 @@ class CatchUpSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MembershipSettings:
+    """How the leader of a channel changes its members, one replica at a time."""
+
+    retry_ms: int = 100
+    """Pause between two looks at a change that waits for something; voters and learners that said
+    nothing meanwhile are asked to acknowledge."""
+    heard_ms: int = 400
+    """A voter that acknowledged within this is taken for live: voters are replaced only while most
+    of the old ones and most of the new ones are."""
+    promote_round_ms: int = 500
+    """A new replica may vote once it came from one end of the log to the next within this."""
+    promote_lag_max: int = 10_000
+    """And once it has no more rows than this to apply."""
+    hand_over_tries: int = 3
+    """A leader that is to leave tries so often to hand its leadership over first; then it leaves
+    all the same, and the others elect."""
+
+
+@dataclass(frozen=True, slots=True)
 class ElectionSettings:
     """Times of the election adapter (election.md section 5)."""
 
     sticky_ms: int = 400
-    """A leader heard within this is alive: no votes, no candidacy against it."""
+    """A leader whose heartbeat came within this is alive: no votes, no candidacy against it."""
     resend_ms: int = 60
     """Unanswered pre-votes and votes are repeated after this, and then after twice as long each
     time, up to 16 times as long."""
@@ -179,8 +199,8 @@ class LagSettings:
     """Lag reports, decoupled from heartbeats (KLIP-35)."""
 
     enable: bool = True
-    """False: only nodes that host a channel hear its positions, as comparing histories needs it
-    (S13), and everybody hears the leader's; routing elsewhere knows less."""
+    """False: only nodes that host a channel get its positions, as comparing histories needs it
+    (S13), and every node gets the leader's; routing elsewhere knows less."""
     report_interval_ms: int = 1_000
     """Period of reports; changes of leadership and idle ends travel faster (CommitNotice)."""
 
@@ -211,7 +231,7 @@ class HttpSettings:
     listen: str = "127.0.0.1:4480"
     """host:port; empty: no HTTP."""
     advertise: str = ""
-    """host:port told to others; default: the listen address."""
+    """host:port advertised to others; default: the listen address."""
     body_bytes_max: int = 8 * MIB
     """A longer body is refused with 413."""
     connections_max: int = 512
@@ -283,7 +303,7 @@ class ReadSettings:
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """Atomic micro-batches, at the coordinator of a table and at the channels that it tells."""
+    """Atomic micro-batches, at the coordinator of a table and at the channels that it notifies."""
 
     pending_max: int = 64
     """Decided batches of one table that some channel has not applied yet; above it no new attempt
@@ -328,6 +348,9 @@ class SnapshotSettings:
     """What got no answer is asked for again after this."""
     retry_ms: int = 1_000
     """Pause before a snapshot that failed is begun anew."""
+    pause_ms_max: int = 300_000
+    """Longest pause of a replica that needs a table again before the last one brought it to its
+    leader's end: first as long as that took, then twice as long each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +388,11 @@ class StorageSettings:
     Trimming needs some room: two segments, and as much for files that are merged. 0: no limit."""
     free_check_ms: int = 1_000
     """Between two looks at the free bytes."""
+    reserve_bytes: int = 64 * MIB
+    """A file that only keeps space: a start on a full disk removes it, so that the node runs, trims
+    its logs and takes commands that remove tables. It is made, and made again, while a quarter more
+    than min_free_bytes stays free beside it. A start needs 32 MiB, and removes no smaller file than
+    is missing. 0: none."""
     disk_full_retry_ms: int = 5_000
     """At start on a full disk: wait and look again, with a clear state."""
     stall_handover_ms: int = 2_000
@@ -377,11 +405,17 @@ class StorageSettings:
     """Any such operation that takes longer ends the node with exit code 70. Shorter than the disk's
     worst hour, it costs restarts; longer, a replica that does nothing stays for longer."""
     stall_stop_ms: int = 5_000
-    """The same once the node was told to stop."""
+    """The same once the node was asked to stop."""
     unsynced_bytes_max: int = 128 * MIB
     """Log entries that are not on the disk yet, of all channels, those that a quorum of others
     holds included. Beyond it a leader refuses writes with OverloadedError, and a follower drops
     what its leaders send: it catches up later."""
+
+    @property
+    def reserve_room_bytes(self) -> int:
+        """Free bytes from which on the reserve is made: what stays free beside it is a quarter more
+        than ``min_free_bytes``, so no node is below its mark because of it."""
+        return self.reserve_bytes + self.min_free_bytes + self.min_free_bytes // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +446,7 @@ class RetentionSettings:
     replica needs a replica snapshot."""
     reader_bytes: int = 256 * MIB
     """Log of a channel that is kept for a reader of its changes that is behind; beyond it the
-    reader hears that what it wants is gone."""
+    reader learns that what it wants is gone."""
     reader_idle_ms: int = 60_000
     """A reader of changes counts for so long after its last question."""
     merge_tables: bool = True
@@ -435,6 +469,9 @@ class ScrubSettings:
     the processor, is for writes and reads. 1 MiB/s reads 80 GiB in a day."""
     interval_ms: int = 3_600_000
     """Pause after everything was read."""
+    verify_second_bytes_max: int = 64 * MIB
+    """Bytes of log and tables that are read in a second because somebody asked for it
+    (`raftstore channel verify --deep`), of all who ask together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,12 +480,34 @@ class ExpirySettings:
 
     tick_ms: int = 100
     """Pause between two records by which rows of a channel expire: an idle channel's rows are gone
-    so much later than their expiry, at the most and apart from the clocks."""
+    so much later than their expiry, at the most and apart from the clocks. None behind one that
+    names as many rows as it may."""
     clock_ahead_ms: int = 1_000
-    """A leader expires nothing that a quorum's clocks, as heartbeats tell them, are not due to
+    """A leader expires nothing that a quorum's clocks, as heartbeats report them, are not due to
     expire for longer than this: a single clock that is ahead has no row expire early."""
-    keys_max: int = 1_000
-    """Rows that one such record names and removes; others that are due are hidden meanwhile."""
+    keys_max: int = 200
+    """Rows that one such record names and removes; others that are due are hidden meanwhile. It
+    takes the main loop 1 us a row, and the apply thread 6 us, in one go: so long a read may wait
+    while many rows expire at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceSettings:
+    """Work that is spread evenly over the nodes. Those of the node that leads the metadata channel
+    count, so all nodes should have the same."""
+
+    leaders: bool = True
+    """Whether leaderships are handed over until every node leads its share. Where it is off,
+    `raftstore rebalance leaders` does it when asked."""
+    moves_max: int = 4
+    """Leaderships that are handed over at a time, of all channels of the cluster."""
+    calm_ms: int = 20_000
+    """A node that came up, a channel that got another leader, and a new leader of the metadata
+    channel: before so much time has passed nothing is given to the first, the second is not moved,
+    and the third plans nothing."""
+    respect_ms: int = 600_000
+    """So long a leadership stays that was taken from a node that was up, as by `raftstore channel
+    step-down`, and that node is given no other one, unless a node comes or goes meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,8 +533,8 @@ class TransportSettings:
     frame_timeout_ms: int = 30_000
     """A frame of a client that is not complete this long after it began ends its connection."""
     client_connections_max: int = 2_048
-    """For one more the client that was idle longest is told to come again. While all have requests
-    under way a new one is told to share connections. A client that both reads and writes has two:
+    """For one more the client that was idle longest is asked to come again. While all have requests
+    under way a new one is asked to share connections. A client that both reads and writes has two:
     one for its writes and one for everything else."""
     operator_connections_max: int = 32
     """Beyond client_connections_max, for the command line and the HTTP interfaces of the nodes."""
@@ -502,6 +561,8 @@ class NodeSettings:
     initial_cluster: tuple[tuple[str, str], ...] = ()
     """Founding members, n1=host:port,n2=…: found the cluster at the first start (S0.7); later
     they say where these members are now."""
+    join: str = ""
+    """A token of `raftstore cluster token`: join that cluster at the first start; ignored later."""
     insecure: bool = False
     """Needed to bind beyond loopback until TLS exists."""
     log_level: str = "info"
@@ -511,6 +572,7 @@ class NodeSettings:
     installed."""
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     catchup: CatchUpSettings = field(default_factory=CatchUpSettings)
+    membership: MembershipSettings = field(default_factory=MembershipSettings)
     election: ElectionSettings = field(default_factory=ElectionSettings)
     heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
     lag: LagSettings = field(default_factory=LagSettings)
@@ -522,5 +584,6 @@ class NodeSettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
+    rebalance: RebalanceSettings = field(default_factory=RebalanceSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

@@ -1,4 +1,4 @@
-"""Every exception of raftstore, drawn once.
+"""Every exception of raftstore, as a tree of their classes.
 
 ::
 
@@ -29,6 +29,11 @@
     │  ├─ BatchPendingError            UNKNOWN, retriable      (decided, not applied everywhere)
     │  ├─ UnsupportedRequestError      NOT_APPLIED, final      (the node is of another version)
     │  ├─ StoreTooOldError             NOT_APPLIED, final      (some nodes cannot read it yet)
+    │  ├─ JoinRefusedError             NOT_APPLIED, final      (a ticket that admits nobody)
+    │  ├─ UnknownNodeError             NOT_APPLIED, final      (no node of that name)
+    │  ├─ StillMemberError             NOT_APPLIED, final      (the node has replicas)
+    │  ├─ ChangePendingError           NOT_APPLIED, final      (another order is open)
+    │  ├─ ChangeDoneError              NOT_APPLIED, final      (the order is not open)
     │  ├─ AuthenticationError          NOT_APPLIED, final      (no or wrong credentials)
     │  ├─ ForbiddenError               NOT_APPLIED, final      (the role does not allow it)
     │  ├─ QuorumTimeoutError           UNKNOWN, retriable with the same guid
@@ -59,6 +64,7 @@
     │  └─ StoreIdentityError(ConfigError)   directory of another node or cluster: exit code 78
     │     ├─ BirthRefusedError         a founding member is not who it was named as (S0.7)
     │     └─ PromisesLostError         what the node promised under its id is not known (S0.1)
+    ├─ BackupError                     a backup is absent, damaged, or of a newer version
     └─ ElectionError                   pysyncobj left what the adapter relies on: the node stops
 
 Messages are one sentence, lower case, with the values and the remedy. Numbers are attributes.
@@ -97,7 +103,7 @@ class RequestError(RaftstoreError):
     retriable: bool = False
 
     guid: str | None = None
-    """Of a write: what ``client.fate`` takes to tell later what became of it."""
+    """Of a write: what ``client.fate`` takes to find later what became of it."""
 
     def __init__(self, message: str, *, leader_hint: NodeId | None = None) -> None:
         super().__init__(message)
@@ -263,6 +269,36 @@ class StoreTooOldError(RequestError):
     code = "store_too_old"
 
 
+class JoinRefusedError(RequestError):
+    """The node may not join: its ticket is unknown, used or expired, or its name is taken."""
+
+    code = "join_refused"
+
+
+class UnknownNodeError(RequestError):
+    """The cluster has no node of this name."""
+
+    code = "unknown_node"
+
+
+class StillMemberError(RequestError):
+    """The node cannot leave yet: it is up, or channels have replicas there."""
+
+    code = "still_member"
+
+
+class ChangePendingError(RequestError):
+    """Another order for the replicas of the channel is open, or was given meanwhile."""
+
+    code = "change_pending"
+
+
+class ChangeDoneError(RequestError):
+    """The order is not open any more: it can only be taken back by the opposite one."""
+
+    code = "change_done"
+
+
 class AuthenticationError(RequestError):
     """The request carries no credentials, or wrong ones."""
 
@@ -307,7 +343,7 @@ class OperationInDoubtError(RequestError):
 
 
 class GuidExpiredError(RequestError):
-    """The producer session is too old to tell whether the write was applied (S4.5)."""
+    """The producer session is too old to know whether the write was applied (S4.5)."""
 
     code = "guid_expired"
     outcome = Outcome.UNKNOWN
@@ -503,6 +539,11 @@ class PromisesLostError(StoreIdentityError):
     """
 
 
+class BackupError(RaftstoreError):
+    """A backup is absent, damaged, or of a newer version, or where it lies cannot be used; names
+    the file. What was read of it was not used."""
+
+
 class ElectionError(RaftstoreError):
     """pysyncobj left the behaviour the adapter relies on: the node must stop."""
 
@@ -522,7 +563,7 @@ ERRORS_BY_CODE: Final[dict[str, type[RequestError]]] = {
 
 
 class Refusal(NamedTuple):
-    """Why a node does not do what it was asked for."""
+    """The reason for which a node does not do what it was asked for."""
 
     error: type[RequestError]
     """What the caller raises; its ``code`` is what travels."""
@@ -531,5 +572,5 @@ class Refusal(NamedTuple):
 
 
 def refusal_told(code: str, text: str) -> Refusal:
-    """The refusal that a part of the same node reported by its code."""
+    """Return the refusal whose error has this code."""
     return Refusal(ERRORS_BY_CODE[code], text)

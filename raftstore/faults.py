@@ -222,7 +222,7 @@ def injector() -> Injector | None:
 
 
 def level(real: int) -> int:
-    """The level that the node tells: its own, unless another is ordered."""
+    """The level that the node reports: its own, unless another is ordered."""
     ordered = None if armed is None else armed.orders().level
     return real if ordered is None else ordered
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -34,13 +35,15 @@ STOP_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.05
 LOOPBACK: Final = "127.0.0.1"
 PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""Where Linux tells of which ports outgoing connections take theirs."""
+"""Where Linux says which ports outgoing connections take theirs."""
 LOWEST_PORT: Final = 20_000
 """Well-known servers listen below."""
 PORTS_TRIED_MAX: Final = 1_000
 HTTP_NAME: Final = "http.json"
 ENDPOINTS_NAME: Final = "endpoints.json"
 """Remembers the ports in the cluster's directory: its nodes look for each other there again."""
+LOCK_NAME: Final = "cluster.lock"
+"""Locked with flock while a cluster runs in the directory."""
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class LocalCluster:
     ``directory``: where data and logs go; a temporary one, removed at the end, if not given.
     ``extra``: further arguments of ``raftstore node``. ``environment``: node -> variables it gets.
     ``http``: whether each node serves HTTP, too, on another free port.
+    Entering it raises ConfigError while another cluster runs in the directory.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class LocalCluster:
         if nodes < 1:
             raise ConfigError(f"a cluster has at least 1 node, not {nodes}; give nodes=1 or more")
         self._is_temporary = directory is None
+        self._lock: int | None = None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="raftstore-cluster-"))
         self._extra = extra
         self._environment = environment or {}
@@ -97,6 +102,7 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         try:
+            self._claim()
             for name in self._members:
                 self._spawn(name)
             self.wait_until_ready()
@@ -126,6 +132,9 @@ class LocalCluster:
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
         if self._is_temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -261,6 +270,18 @@ class LocalCluster:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _claim(self) -> None:
+        """Lock the directory: a second cluster in it would take these nodes for its own, which are
+        at the same addresses."""
+        self._lock = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{self.directory} is in use by another cluster; stop that one, or use another "
+                "directory"
+            ) from None
+
     def _member(self, name: str) -> _Member:
         if name not in self._members:
             raise ConfigError(f"there is no node {name!r}; there are {', '.join(self._members)}")
@@ -315,6 +336,8 @@ class LocalCluster:
             *self._extra,
         ]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTSTORE_")}
+        # Its nodes share one disk, and many of them would fill it.
+        environment["RAFTSTORE_STORAGE_RESERVE_BYTES"] = "0"
         environment.update(self._environment.get(name, {}))
         with self.log_file(name).open("ab") as log:
             member.process = subprocess.Popen(
@@ -356,7 +379,7 @@ def _free_endpoints(count: int) -> list[str]:
     """Loopback ports that are free now; the listeners stay open until all are found.
 
     A node keeps its port while it is down, and nobody else may be given it meanwhile. So they are
-    not of the range of which outgoing connections take theirs, where the system tells that range.
+    not of the range of which outgoing connections take theirs, where the system reports that range.
     """
     with contextlib.ExitStack() as held:
         endpoints = []
@@ -381,7 +404,8 @@ def _candidates() -> Iterator[int]:
 
 
 def _outgoing_from() -> int:
-    """The first port that outgoing connections may take; LOWEST_PORT where nobody tells."""
+    """The first port that outgoing connections may take; LOWEST_PORT where the system does not
+    report it."""
     try:
         return int(PORT_RANGE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):

@@ -29,7 +29,7 @@ INT63_MAX: Final = 2**63 - 1
 bytes in which positions, terms and attempts are stored."""
 TERM_MAX: Final = 2**48 - 1
 """Elections of one channel, one in each millisecond, need 8,900 years to get here. Nobody stands
-for a term above it, so the last one can still be told and stored."""
+for a term above it, so the last one can still be sent and stored."""
 PARTITION_MAX: Final = 2**16 - 1
 """A channel's id has two bytes for its partition."""
 TIMEOUT_MS_MAX: Final = 2**53
@@ -40,7 +40,7 @@ WALL_MS_MAX: Final = 2**62
 Count63 = Annotated[int, Meta(ge=0, le=INT63_MAX)]
 """A number of rows, batches, bytes or events, or a bound of it."""
 Told63 = Annotated[int, Meta(ge=-1, le=INT63_MAX)]
-"""The same, where -1 says that there is none or that it is not told."""
+"""The same, where -1 says that there is none or that it is not reported."""
 Span63 = Annotated[int, Meta(ge=-INT63_MAX, le=INT63_MAX)]
 """A difference of two numbers, or of two moments in milliseconds."""
 Unsigned64 = Annotated[int, Meta(ge=0)]
@@ -112,6 +112,17 @@ NO_GUID: Final = Guid(bytes(GUID_BYTES))
 """Carried by records that the leader makes itself (term start, configuration)."""
 
 
+ReplicaNumber = NewType("ReplicaNumber", Annotated[int, Meta(ge=0, le=INT63_MAX)])
+"""Lives of a node's replica of one channel: 0 is that of the creation. A replica whose data was
+deleted comes back under a number that no other has had (M14), and counts by node id and number."""
+
+ChangeNumber = Annotated[int, Meta(ge=0, le=INT63_MAX)]
+"""Orders to change a channel's replicas: the seq of the order in the metadata channel (M20); 0:
+none."""
+
+FOUNDING_NUMBER: Final = ReplicaNumber(0)
+
+
 def node_id(name: str, store_uuid: bytes) -> NodeId:
     """Build a node id from its label and the UUID minted when its store was created."""
     return NodeId(f"{name}@{store_uuid.hex()}")
@@ -139,7 +150,7 @@ def channel_partition(channel: ChannelId) -> int:
 
 
 def guid_text(channel: ChannelId, guid: Guid) -> str:
-    """Return the name of a write that acks and errors tell and ``raftstore fate`` takes: its
+    """Return the name of a write that acks and errors give and ``raftstore fate`` takes: its
     channel and its guid, as 68 hexadecimal digits."""
     return (channel + guid).hex()
 
@@ -153,6 +164,11 @@ def make_guid(session: bytes, counter: int) -> Guid:
 def guid_session(guid: Guid) -> bytes:
     """Return the producer session of the GUID."""
     return guid[:8]
+
+
+def guid_parts(guid: Guid) -> tuple[bytes, int]:
+    """Return the producer session of the GUID and its position there."""
+    return guid[:8], int.from_bytes(guid[8:], "big")
 
 
 def guid_counter(guid: Guid) -> int:
@@ -195,9 +211,9 @@ class Level(Enum):
 LevelName = Literal["linearizable", "leader", "bounded", "any"]
 """The levels, as calls take them."""
 PreferName = Literal["leader", "nearest", "any_in_bound"]
-"""Which replica is asked first, as calls take it; ``cluster.routing.Prefer`` describes them."""
-DurabilityName = Literal["fsync"]
-"""When a record counts as stored; others are not available yet."""
+"""Which replica is asked first, as calls take it; ``policy.routing.Prefer`` describes them."""
+DurabilityName = Literal["fsync", "buffered", "memory"]
+"""When a record counts as stored, as calls take it; ``Durability`` describes them."""
 BatchModeName = Literal["append", "overwrite"]
 """What becomes of the rows that a table has when a batch is committed."""
 
@@ -211,6 +227,11 @@ EVENT_TYPES: Final = (
     "failover_seen",
     "step_down",
     "hand_over_failed",
+    "node_joined",
+    "join_refused",
+    "replica_deleted",
+    "leader_moved",
+    "leader_move_failed",
     "stop_serving",
     "mode",
     "catch_up",
@@ -241,6 +262,7 @@ EVENT_TYPES: Final = (
     "hole_given_up",
     "scrub_finished",
     "stalled",
+    "checkpoint",
     "disk_low",
     "disk_space_back",
     "channel_closed",
@@ -248,7 +270,7 @@ EVENT_TYPES: Final = (
     "replica_left_behind",
     "replica_within_bound",
 )
-"""What nodes keep events of. What happens with every request is counted, not told."""
+"""What nodes keep events of. What happens with every request is counted, not kept."""
 
 
 class RecordKind(IntEnum):
@@ -261,7 +283,7 @@ class RecordKind(IntEnum):
     ROWS = 1
     """Upserts and deletes of one table."""
     CONFIG = 2
-    """A ChannelConfig, effective when appended (changes come later; the format is ready)."""
+    """A ChannelConfig, effective when appended (M2)."""
     COMMAND = 3
     """A command of a non-table state machine (the catalog)."""
     CONDITIONAL = 4
@@ -280,6 +302,28 @@ class RecordKind(IntEnum):
     """The same of one row that is written on a condition."""
     EXPIRE = 11
     """Made by the leader: it is now so late, and these rows have expired."""
+    TRIM_OUTCOMES = 12
+    """Made by the leader: what became of old records is removed (``protocol.trimming``)."""
+
+
+class Durability(IntEnum):
+    """When a replica counts a record of a table as stored (S0.6). Numbers are on disk."""
+
+    FSYNC = 0
+    """Once it is synced."""
+    BUFFERED = 1
+    """Once the system was handed it: the end of a process costs nothing, that of a machine may."""
+    MEMORY = 2
+    """Once the process has it."""
+
+    @property
+    def label(self) -> DurabilityName:
+        """The name that calls and acknowledgements use."""
+        return DURABILITIES[self]
+
+
+DURABILITIES: Final[tuple[DurabilityName, ...]] = ("fsync", "buffered", "memory")
+"""The names, in the order of ``Durability``."""
 
 
 class History(NamedTuple):
@@ -308,11 +352,24 @@ def without_repetition(nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
     return tuple(dict.fromkeys(nodes))
 
 
+class ReplicaId(NamedTuple):
+    """One life of a node's replica of a channel: votes, acks and confirmations count by it (M4)."""
+
+    node: NodeId
+    number: ReplicaNumber = FOUNDING_NUMBER
+
+
 class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
     """The voters of a channel: one set, or two while they change (joint). Learners never count."""
 
     voter_sets: tuple[tuple[NodeId, ...], ...]
     learners: tuple[NodeId, ...] = ()
+    numbers: dict[NodeId, ReplicaNumber] = {}
+    """Of members that are not founding replicas; absent: 0 (M1)."""
+    change: ChangeNumber = 0
+    """The order that it belongs to; 0: the creation."""
+    ended: bool = False
+    """The order is carried out or undone: nothing of it is begun again."""
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
@@ -327,6 +384,39 @@ class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
         if not self.learners:
             return self.voters
         return without_repetition((*self.voters, *self.learners))
+
+    @property
+    def is_joint(self) -> bool:
+        """Two voter sets are in force."""
+        return len(self.voter_sets) > 1
+
+    def number_of(self, node: NodeId) -> ReplicaNumber:
+        """The number of a member's replica."""
+        return self.numbers.get(node, FOUNDING_NUMBER)
+
+    def has_member(self, replica: ReplicaId) -> bool:
+        """Whether this life of the replica is a voter or a learner."""
+        return replica.node in self.members and self.number_of(replica.node) == replica.number
+
+    def has_voter(self, replica: ReplicaId) -> bool:
+        """Whether this life of the replica is a voter."""
+        return replica.node in self.voters and self.number_of(replica.node) == replica.number
+
+
+class ChangeTarget(msgspec.Struct, frozen=True, array_like=True):
+    """The order of the catalog for the replicas of a channel (M20)."""
+
+    change: ChangeNumber
+    """The order's number; replicas that it adds have it, too."""
+    voters: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...] = ()
+    numbers: dict[NodeId, ReplicaNumber] = {}
+    """Of voters and learners; absent: 0."""
+    cancelled: bool = False
+
+    def number_of(self, node: NodeId) -> ReplicaNumber:
+        """The number of a replica that it names."""
+        return self.numbers.get(node, FOUNDING_NUMBER)
 
 
 class StorageStall(NamedTuple):

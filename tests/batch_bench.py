@@ -231,7 +231,7 @@ class ChannelBench:
                     self.rows[key] = Row(key, sealed[SEAL_BYTES:], record.last_seq)
 
     def drop(self, writer: str, floor: int) -> None:
-        """The channel was told that attempts up to the floor are finished."""
+        """The channel was informed that attempts up to the floor are finished."""
         step = encode_step(Drop(writer, floor))
         record = self.log.record(RecordKind.TXN, step)
         self.state.write(apply_txn(record, self.state).state_writes)

@@ -26,6 +26,7 @@ from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import decode_rows, encode_conditional, encode_rows
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply, encode_staged
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.state_machines.batches.staging import ChunkRef, part_of, read_head, seqs_of
 from raftstore.state_machines.outcomes import is_set
@@ -68,7 +69,11 @@ class ChangeWorld:
         applied = tables.open_channel(CHANNEL, TableMachine())
         self.feed = ApplyFeed(self.log, tables, CHANNEL, applied, lambda reason: None)
         host: Any = SimpleNamespace(
-            channels={CHANNEL: SimpleNamespace(channel=CHANNEL, name="t/0")},
+            channels={
+                CHANNEL: SimpleNamespace(
+                    channel=CHANNEL, name="t/0", table_settings=DEFAULT_SETTINGS
+                )
+            },
             serving_refusal=lambda runner: self.refusal,
             answer=lambda client, message: self.answers.append(message),
         )

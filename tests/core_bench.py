@@ -39,6 +39,7 @@ from raftstore.types import (
     History,
     NodeId,
     RecordKind,
+    ReplicaNumber,
     Role,
     Seq,
     Term,
@@ -48,7 +49,7 @@ from raftstore.types import (
 )
 
 CHANNEL = channel_id(bytes(range(16)), 0)
-N1, N2, N3 = (node_id(f"n{i}", bytes([i] * 16)) for i in (1, 2, 3))
+N1, N2, N3, N4, N5 = (node_id(f"n{i}", bytes([i] * 16)) for i in (1, 2, 3, 4, 5))
 OUTSIDER = node_id("n9", bytes([9] * 16))
 TRIO = ChannelConfig(((N1, N2, N3),))
 SESSION = b"session1"
@@ -166,6 +167,8 @@ def make_replica(
     first_round_id: int = 0,
     base: Base = EMPTY_BASE,
     found: FoundTable = FOUND_TABLE,
+    in_doubt: bool = False,
+    number: int = 0,
 ) -> Replica:
     """A replica opened on a log that holds ``records`` durably, behind ``base``."""
     held = list(records)
@@ -179,6 +182,7 @@ def make_replica(
         last_seq=end.seq,
         shortfall=shortfall,
         base=base,
+        in_doubt=in_doubt,
     )
     return Replica(
         me=me,
@@ -192,6 +196,7 @@ def make_replica(
         applied_seq=Seq(applied_seq),
         first_round_id=first_round_id,
         found=found,
+        number=ReplicaNumber(number),
     )
 
 

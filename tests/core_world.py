@@ -18,11 +18,12 @@ from typing import Any, cast
 from raftstore.config import (
     CatchUpSettings,
     ElectionSettings,
+    MembershipSettings,
     NodeSettings,
     ReplicationSettings,
 )
 from raftstore.core.dedupe import CONDITIONED_KINDS
-from raftstore.core.effects import AskPayloads, Effect, PayloadEffect
+from raftstore.core.effects import AskPayloads, Effect, PayloadEffect, SendIfKnown
 from raftstore.core.events import Event, PayloadSource, PublishReceived, TimerFired
 from raftstore.core.folds import advance
 from raftstore.core.replica import Replica
@@ -45,13 +46,15 @@ from raftstore.protocol.election import PreVote, PreVoteReply, RequestVote, Vote
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
-from raftstore.protocol.replication import ReplicationMessage, StaleTerm
+from raftstore.protocol.replication import RemovedNotice, ReplicationMessage, StaleTerm
 from raftstore.types import (
+    FOUNDING_NUMBER,
     ChannelConfig,
     ChannelId,
     Guid,
     History,
     NodeId,
+    ReplicaNumber,
     Role,
     Seq,
     StorageStall,
@@ -148,8 +151,9 @@ class HeldLog:
         """Operations that are not durable yet."""
         self._operations = 0
 
-    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
+    def open_channel(self, channel: ChannelId, number: int | None = None) -> RecoveredChannel:
         """The contents of the disk."""
+        del number
         disk = self.disk
         lineage = lineage_of(self.held)
         end = lineage.last if self.held else disk.base.history
@@ -331,12 +335,23 @@ class Node:
         self.me = me
         self.disk = Disk()
         self.applied_seq = Seq(0)
+        self.number = FOUNDING_NUMBER
         self.boot()
+
+    def begin_life(self, number: ReplicaNumber) -> None:
+        """Its data was deleted, and it is opened anew under another number: of the life before only
+        term and vote are kept (M14)."""
+        self.crash(len(self.writes))
+        self.disk = Disk(self.term, self.elector.voted_for)
+        self.applied_seq, self.number = Seq(0), number
+        self.boot()
+
+    halted: str | None
+    """Why it ended for good."""
 
     def boot(self) -> None:
         """(Re)start on what the disk holds."""
-        self.is_up = True
-        self.halted: str | None = None
+        self.is_up, self.halted = True, None
         self.held_log = HeldLog(self.disk, self.world)
         log = cast("MessageLog", self.held_log)
         self.applied_seq = Seq(min(self.applied_seq, self.disk.last_seq))
@@ -347,6 +362,7 @@ class Node:
             "",
             replication=self.world.settings,
             catchup=self.world.catch_up,
+            membership=self.world.membership,
             election=ELECTION,
         )
         self.active = ActiveChannels()
@@ -382,7 +398,7 @@ class Node:
             is_up=is_up,
             heard_leader=never_heard,
             stage_refusal=stages_all,
-            repair_payloads=repairs_nothing,
+            repair_payloads=send_or_repair_nothing,
         )
         self.runner = TracedRunner(
             parts,
@@ -391,6 +407,7 @@ class Node:
             creation_config=self.world.config,
             machine=cast("StateMachine", None),
             durability="fsync",
+            number=self.number,
         )
         self.runner.node = self
 
@@ -460,7 +477,7 @@ class Node:
         return self.world.now_ms
 
     def follow(self, leader: NodeId, term: Term) -> None:
-        """Hear of the leader of a term (S1.8)."""
+        """Learn of the leader of a term (S1.8)."""
         self.runner.on_leader_claim(leader, term, self._now())
         assert self.elector.leader == leader
         self.settle()
@@ -551,8 +568,11 @@ def never_heard(_: ChannelRunner, __: NodeId) -> int | None:
     return None
 
 
-def repairs_nothing(_: object, effect: PayloadEffect) -> tuple[Event, ...]:
-    """The nodes of these worlds are of a level that neither gives nor asks for payloads."""
+def send_or_repair_nothing(runner: ChannelRunner, effect: PayloadEffect) -> tuple[Event, ...]:
+    """The nodes of these worlds neither give payloads nor ask for them."""
+    if isinstance(effect, SendIfKnown) and isinstance(effect.message, RemovedNotice):
+        after = runner.term_operation
+        runner.parts.outbox.send(effect.to, effect.message, after_operation=after)
     return (PayloadSource(effect.seq, None),) if isinstance(effect, AskPayloads) else ()
 
 
@@ -575,11 +595,15 @@ class World:
         *,
         settings: ReplicationSettings | None = None,
         inflight_requests: int = 2,
+        config: ChannelConfig | None = None,
+        membership: MembershipSettings | None = None,
     ) -> None:
+        """``config``: of the creation; without it all nodes are voters."""
         self.settings = settings or ReplicationSettings()
         self.catch_up = CatchUpSettings(inflight_requests=inflight_requests)
         members = tuple(nodes)
-        self.config = ChannelConfig((members,))
+        self.config = config or ChannelConfig((members,))
+        self.membership = membership or MembershipSettings()
         self.now_ms = 1_000
         self.network: list[Envelope] = []
         self.replies: list[tuple[int, PubAck | PubReject]] = []
@@ -736,7 +760,7 @@ class World:
         return None
 
     def _carry_votes(self, chosen: list[NodeId]) -> None:
-        """Deliver what is asked and answered among these nodes; the others hear nothing of it.
+        """Deliver what is asked and answered among these nodes; the others get nothing of it.
 
         What electors say waits for the disk (S0.5), which gets all of its work done here.
         """

@@ -152,7 +152,7 @@ def parts_of(index: ChannelIndex) -> list[Part]:
 
 
 def damage_body(place: Place, byte: int = 5) -> None:
-    """One bit of an entry's body: its header still tells where it ends."""
+    """One bit of an entry's body: its header still says where it ends."""
     data = bytearray(place.path.read_bytes())
     data[place.offset + 12 + byte] ^= 0x10
     place.path.write_bytes(data)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
-
-import plyvel
 
 from raftstore.errors import StorageError
 from raftstore.ports.machine import ApplyResult
@@ -15,10 +12,9 @@ from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.table import TableMachine
-from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.testing.sim_tables import SimTables
 from raftstore.types import ChannelId, RecordKind, Seq
-from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID, record
+from tests.storage_helpers import CHANNEL, OTHER, record
+from tests.table_stores import LevelDbBase, SimBase, count_writes
 
 SLICE_BYTES = 32
 """So few that every piece of the tests is several slices."""
@@ -38,46 +34,16 @@ class StagingMachine(TableMachine):
         return ApplyResult((), state_writes=writes, answer=b"%d" % number)
 
 
-class LevelDbWorld:
-    """LevelDbTables, applied in the test's thread."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.completed: list[Any] = []
-        LevelDbTables.create(directory, STORE_UUID, SMALL)
-        self._open()
+class LevelDbWorld(LevelDbBase):
+    """LevelDbTables whose machines know of micro-batches."""
 
     def _open(self) -> None:
-        self.tables: Any = LevelDbTables.open(self._directory, STORE_UUID, SMALL)
-        self.tables.report_to(
-            post=lambda call: call(),
-            on_applied=lambda *told: self.completed.append(told),
-            on_failed=lambda error: None,
-        )
+        super()._open()
         open_channels(self.tables)
-
-    def drain(self) -> None:
-        self.tables.apply_queued()
 
     def crash_in(self, pieces: Sequence[Piece], kept: int) -> bool:
         """Restart after this many slices of the record; False: it has no more than that."""
-        made, written = self.tables._applier._new_batch, 0
-
-        class Batch:
-            def __init__(self, channel: ChannelId) -> None:
-                self._batch = made(channel)
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self._batch, name)
-
-            def write(self) -> None:
-                nonlocal written
-                if written == kept:
-                    raise plyvel.IOError(b"the process dies here")
-                written += 1
-                self._batch.write()
-
-        self.tables._applier._new_batch = Batch
+        count_writes(self.tables, fails_at=kept)
         is_cut = False
         try:
             apply_pieces(self, pieces)
@@ -86,29 +52,17 @@ class LevelDbWorld:
         self.restart()
         return is_cut
 
-    def restart(self) -> None:
-        self.tables.close()
-        self._open()
-
     def open_snapshots(self) -> int:
         views = self.tables._views
         return len(self.tables._snapshots._open) + len(views.shown) + len(views._kept)
 
-    def close(self) -> None:
-        self.tables.close()
 
-
-class SimWorld:
-    """SimTables."""
+class SimWorld(SimBase):
+    """SimTables whose machines know of micro-batches."""
 
     def __init__(self) -> None:
-        self.tables: Any = SimTables()
-        self.completed: list[Any] = []
+        super().__init__()
         open_channels(self.tables)
-
-    def drain(self) -> None:
-        while self.tables.has_queued():
-            self.completed.append(self.tables.apply_next())
 
     def crash_in(self, pieces: Sequence[Piece], kept: int) -> bool:
         """Restart after this many slices of the record; False: it has no more than that."""
@@ -120,16 +74,13 @@ class SimWorld:
         return slices > kept
 
     def restart(self) -> None:
-        self.tables.stop()
+        super().restart()
         open_channels(self.tables)
 
     def open_snapshots(self) -> int:
         tables = self.tables._tables.values()
         held = sum((table.view is not None) + len(table.kept) for table in tables)
         return int(self.tables.open_snapshots + held)
-
-    def close(self) -> None:
-        pass
 
 
 def open_channels(tables: Any) -> None:

@@ -2,9 +2,9 @@
 
 Nodes, network, elections and replicas are the production code in the simulator. A query is one of
 the production client beside the node that is asked, as the client of its HTTP interface
-does: it has just been told what that node knows, puts the replicas into order, asks them one after
-the other, and each judges its own lag before it answers. Hosts of the table's one partition are
-called by what they do in the scene; the node that hosts nothing is the router.
+does: it has just been informed what that node knows, puts the replicas into order, asks them one
+after the other, and each judges its own lag before it answers. Hosts of the table's one partition
+are called by what they do in the scene; the node that hosts nothing is the router.
 """
 
 from __future__ import annotations

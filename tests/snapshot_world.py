@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftstore.config import KIB, NodeSettings, SnapshotSettings
+from raftstore.config import KIB, NodeSettings, ReplicationSettings, SnapshotSettings
 from raftstore.core.folds import advance
 from raftstore.ports.tables import Barrier
 from raftstore.protocol.message import Message
@@ -19,9 +19,17 @@ from tests.unit.engine.engine_world import publish, run
 SMALL_CHUNKS = SnapshotSettings(chunk_bytes_max=2 * KIB)
 
 
-def world_of(seed: int = 1, *, scrub: bool = False) -> SnapshotWorld:
+def world_of(
+    seed: int = 1, *, scrub: bool = False, replication: ReplicationSettings | None = None
+) -> SnapshotWorld:
     """Three replicas with some rows, and snapshots of several chunks."""
-    settings = NodeSettings(name="", data_dir="", storage=STORAGE, snapshot=SMALL_CHUNKS)
+    settings = NodeSettings(
+        name="",
+        data_dir="",
+        storage=STORAGE,
+        snapshot=SMALL_CHUNKS,
+        replication=replication or ReplicationSettings(),
+    )
     options = SimOptions(seed=seed, partitions=1, evict_percent=0, scrub=scrub)
     cluster = SimCluster(options, settings)
     cluster.start()

@@ -39,6 +39,7 @@ SMALL = StorageSettings(
     group_commit_bytes_max=64 * KIB,
     write_buffer_bytes=1 * MIB,
     block_cache_bytes=1 * MIB,
+    reserve_bytes=0,
 )
 
 

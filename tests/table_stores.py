@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import plyvel
+
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
+from raftstore.testing.sim_tables import SimTables
 from raftstore.types import ChannelId
 from tests.storage_helpers import (
     CHANNEL,
@@ -85,3 +88,79 @@ def noting_batches(written: list[Changes]) -> Callable[[ChannelId], Any]:
             written.append(self.changes)
 
     return Batch
+
+
+def count_writes(tables: LevelDbTables, fails_at: int | None = None) -> Callable[[], int]:
+    """Count the atomic batches that are written from now on; returns what reads the count.
+
+    ``fails_at``: the process dies instead of the write behind so many of them.
+    """
+    made, written = tables._applier._new_batch, 0
+
+    class Batch:
+        def __init__(self, channel: ChannelId) -> None:
+            self._batch = made(channel)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._batch, name)
+
+        def write(self) -> None:
+            nonlocal written
+            if written == fails_at:
+                raise plyvel.IOError(b"the process dies here")
+            written += 1
+            self._batch.write()
+
+    tables._applier._new_batch = Batch  # type: ignore[assignment]
+    return lambda: written
+
+
+class LevelDbBase:
+    """LevelDbTables, applied in the test's thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.completed: list[Any] = []
+        LevelDbTables.create(directory, STORE_UUID, SMALL)
+        self._open()
+
+    def _open(self) -> None:
+        self.tables: Any = LevelDbTables.open(self._directory, STORE_UUID, SMALL)
+        self.tables.report_to(
+            post=lambda call: call(),
+            on_applied=lambda *applied: self.completed.append(applied),
+            on_failed=lambda error: None,
+        )
+
+    def drain(self) -> None:
+        """Apply all that is queued."""
+        self.tables.apply_queued()
+
+    def restart(self) -> None:
+        """Close the store and open it again."""
+        self.tables.close()
+        self._open()
+
+    def close(self) -> None:
+        """The end of the test."""
+        self.tables.close()
+
+
+class SimBase:
+    """SimTables, applied step by step."""
+
+    def __init__(self) -> None:
+        self.tables: Any = SimTables()
+        self.completed: list[Any] = []
+
+    def drain(self) -> None:
+        """Apply all that is queued."""
+        while self.tables.has_queued():
+            self.completed.append(self.tables.apply_next())
+
+    def restart(self) -> None:
+        """Without a loss: what a clean stop leaves."""
+        self.tables.stop()
+
+    def close(self) -> None:
+        """There is nothing to close."""

@@ -189,7 +189,7 @@ class Planted:
     def same(self, key: int, *, limit: int = 5) -> Snapshot | None:
         """Return it.
 
-        More may be told.
+        More may be reported.
         """
         return self._snapshots.get(key - limit)
 

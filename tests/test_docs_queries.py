@@ -1,4 +1,5 @@
-"""docs/queries.md and the README keep their word about reads: examples run, and names are told."""
+"""docs/queries.md and the README keep their word about reads: examples run, and names are
+reported."""
 
 from __future__ import annotations
 
@@ -174,6 +175,8 @@ def problem_with(arguments: list[str]) -> str | None:
         command: click.Command = cli
         while isinstance(command, click.Group):
             rest = [*context._protected_args, *context.args]
+            if not rest and command.invoke_without_command:
+                break
             name, found, rest = command.resolve_command(context, rest)
             assert found is not None
             context = found.make_context(name, rest, parent=context)

@@ -30,7 +30,11 @@ def sentences_of(page: str) -> list[str]:
     return [sentence for sentence in found if sentence not in ("", *HEADS)]
 
 
-HEADS = ("| outcome | meaning | what to do |", "| level | promise |")
+HEADS = (
+    "| outcome | meaning | what to do |",
+    "| level | promise |",
+    "| durability | a replica counts a record | an acknowledged write may be lost only when |",
+)
 
 
 def held() -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ NAMES = [
     "Client",
     "ClientSettings",
     "ClusterEvents",
+    "ClusterMember",
     "ClusterStatus",
     "CountResult",
     "GetResult",
@@ -35,6 +36,8 @@ NAMES = [
     "PageResult",
     "Position",
     "ReadOnlyStore",
+    "ReplicaChange",
+    "ReplicaComparison",
     "ReplicaDigest",
     "ServedPart",
     "StagedParts",
@@ -76,6 +79,7 @@ TABLE_METHODS = {
     "writers",
 }
 CLIENT_METHODS = {
+    "compare_replicas",
     "table",
     "create_table",
     "drop_table",
@@ -130,7 +134,7 @@ def test_every_exception_is_a_name_of_the_package() -> None:
 
 def test_package_shows_its_names_and_nothing_else() -> None:
     """Completion offers exactly the public names of the package."""
-    assert dir(raftstore) == sorted([*NAMES, *EXCEPTIONS, "spark"])
+    assert dir(raftstore) == sorted([*NAMES, *EXCEPTIONS, "backup", "spark"])
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

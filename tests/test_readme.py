@@ -88,7 +88,7 @@ def test_shell_lines_run_as_they_stand(tmp_path: Path) -> None:
             for line in lines[2:]:
                 done = subprocess.run(
                     [*program, *shlex.split(line)[1:]], capture_output=True, text=True,
-                    timeout=60, check=False, env={**os.environ, variable: value},
+                    timeout=60, check=False, env={**os.environ, variable: value}, cwd=tmp_path,
                 )  # fmt: skip
                 assert done.returncode == 0, f"{line}: {done.stderr[-1000:]}"
                 if line.startswith("raftstore get"):

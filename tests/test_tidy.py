@@ -29,6 +29,8 @@ TEXTS = (".ci", "docs", "Makefile", "pyproject.toml", "setup.cfg", "README.md", 
 VAGUE = frozenset({"Who", "Whom", "Whose", "Who" + "ever", "What", "Whatever", "Nobody"})
 FRAGMENT = frozenset({"And", "But", "Nor", "Or", "Also", "Else", "Unless", "Though", "Although"})
 """A description that begins with one of these needs the name of its function to be understood."""
+PRONOUN = frozenset({"O" + "f", "I" + "t", "The" + "y", "S" + "o", "Thos" + "e"})
+"""Likewise of a class or function outside of tests: it says what it is, or what it does."""
 FILE_LINES_MAX = 650
 """About 500 is the guide. One idea that needs more lines stays whole: pressed against a limit,
 files are split where they can be, not where a reader would."""
@@ -61,7 +63,13 @@ HOMONYMS = {
     r"\b(?:own|last|recent|newest) wo" r"rd\b(?!s)|\bwo" r"rd of (?:a|the) leader": "report",
 }  # fmt: skip
 """Names that stood for something else as well, each with the one that the glossary has."""
+TOLD = re.compile(
+    r"(?<![\w.`])(?:" + "|".join(("told", "te" r"lls?", "telling", "hears?")) + r")(?![\w`(=])",
+    re.IGNORECASE,
+)
+"""Verbs for too many things: a node reports, notifies, answers, asks or gets; a record states."""
 HOMONYM = re.compile("|".join(f"({pattern})" for pattern in HOMONYMS))
+TOLD_INSTEAD = "speaks of what is told or heard: say reported, notified, answered, states or gets"
 DECISION = re.compile(r"\bdecisions/(\d+)((?:-[\w-]+\.md)?)|\]\((\d{4})(-[\w-]+\.md)")
 """A decision record named by its path, with its whole name or the number alone; or linked."""
 MACHINE_PATH = re.compile(r"(?<![\w.}$])/(?:" + "|".join(("work", "root", r"home/\w+")) + r")/")
@@ -125,7 +133,12 @@ def vague_docstrings(name: str, source: str) -> Iterator[str]:
     for node in ast.walk(_parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = (ast.get_docstring(node) or "").partition(" ")[0]
-            if first in VAGUE or first in FRAGMENT:
+            is_pronoun = (
+                first in PRONOUN
+                and not isinstance(node, ast.Module)
+                and not name.startswith("tests/")
+            )
+            if first in VAGUE or first in FRAGMENT or is_pronoun:
                 line = getattr(node, "lineno", 1)
                 yield f"{name}:{line} begins with {first!r}; say first what the thing is"
 
@@ -146,6 +159,16 @@ def homonyms(name: str, source: str) -> Iterator[str]:
         if found:
             word = words[(found.lastindex or 1) - 1]
             yield f"{name}:{number} says {found[0]!r}; the glossary says {word!r}"
+
+
+def told_things(name: str, source: str) -> Iterator[str]:
+    """A description in which something speaks, where the field has a verb for what it does."""
+    if name.startswith("tests/"):
+        return
+    if TOLD.search(source):
+        for number, text in _prose(name, source):
+            if TOLD.search(text):
+                yield f"{name}:{number} {TOLD_INSTEAD}"
 
 
 def skipped_or_sleeping_tests(name: str, source: str) -> Iterator[str]:
@@ -224,6 +247,7 @@ PYTHON_RULES: tuple[Rule, ...] = (
     vague_docstrings,
     private_words,
     homonyms,
+    told_things,
     skipped_or_sleeping_tests,
     lost_cancellations,
     unordered_iterations,
@@ -244,6 +268,8 @@ PLANTED = [
     (vague_docstrings, "raftstore/a.py", '"""What ' + 'it is."""\n'),
     (vague_docstrings, "tests/unit/engine/a.py", '"""Nob' + 'ody waits."""\n'),
     (vague_docstrings, "cli/a.py", 'def f():\n    """Who' + 'ever asks."""\n'),
+    (vague_docstrings, "raftstore/a.py", 'class A:\n    """O' + 'f one node."""\n'),
+    (vague_docstrings, "cli/a.py", 'def f():\n    """I' + 't is gone."""\n'),
     (private_words, "tests/a.py", "# Who" + "ever asks is answered.\n"),
     (private_words, "jepsen_like/a.py", "def the_wi" + "sh_of(caller): ...\n"),
     (private_words, "raftstore/engine/a.py", "# It waits for who" + "ever asks.\n"),
@@ -255,6 +281,9 @@ PLANTED = [
     (homonyms, "docs/a.md", "Both are to" + "ld apart.\n"),
     (homonyms, "raftstore/a.py", "x = 'the fate was to" + "ld'\n"),
     (homonyms, "raftstore/a.py", "# the last wo" + "rd of it\n"),
+    (told_things, "raftstore/a.py", '"""The leader te' + 'lls its peers."""\n'),
+    (told_things, "cli/a.py", "x = 1\n# it he" + "ars of it\n"),
+    (told_things, "docs/a.md", "It is to" + "ld at once.\n"),
     (leftovers, "raftstore/a.py", "print(1)\n"),
     (leftovers, "tests/a.py", "breakpoint()\n"),
     (missing_docstrings, "raftstore/a.py", "x = 1\n"),
@@ -282,6 +311,9 @@ CLEAN = [
     (leftovers, "raftstore/a.py", "x = 'print(1)'  # type: ignore[arg-type]\n"),
     (leftovers, "benchmarks/a.py", "print(1)\n"),
     (homonyms, "raftstore/a.py", "# what the leader reported, or was told\n"),
+    (vague_docstrings, "tests/a.py", 'def f():\n    """I' + 't goes on."""\n'),
+    (told_things, "raftstore/a.py", "to" + "ld = te" + "ll(1)\n"),
+    (told_things, "docs/a.md", "`te" + "ll`, `to" + "ld_level`, foreto" + "ld\n"),
     (missing_docstrings, "raftstore/core/__init__.py", ""),
     (skipped_or_sleeping_tests, "tests/a.py", "asyncio.sleep(0)\n"),
     (skipped_or_sleeping_tests, "raftstore/a.py", "time.sleep(1)\n"),
@@ -325,6 +357,13 @@ def test_no_page_uses_a_name_of_two_things() -> None:
     kept = ("docs/decisions/", "docs/mutations.md", "docs/requirements.md")
     texts = [(name, text) for name, text in _text_files() if not name.startswith(kept)]
     assert [finding for name, text in texts for finding in homonyms(name, text)] == []
+
+
+def test_no_page_speaks_of_what_is_reported_as_if_it_were_speech() -> None:
+    """Decisions and the table of mutations are as they were written."""
+    kept = ("docs/decisions/", "docs/mutations.md", "docs/requirements.md")
+    texts = [(n, text) for n, text in _text_files() if n.endswith(".md") and not n.startswith(kept)]
+    assert [finding for name, text in texts for finding in told_things(name, text)] == []
 
 
 def test_every_decision_that_is_named_exists() -> None:
@@ -428,6 +467,21 @@ def _functions(source: str) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...
 @cache
 def _calls(source: str) -> tuple[ast.Call, ...]:
     return tuple(node for node in ast.walk(_parse(source)) if isinstance(node, ast.Call))
+
+
+def _prose(name: str, source: str) -> Iterator[tuple[int, str]]:
+    """Each line of a page, or of the comments and descriptions of a file, with its number."""
+    lines = source.splitlines()
+    if not name.endswith(".py"):
+        yield from enumerate(lines, start=1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(_parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            first, last = node.lineno, node.end_lineno or node.lineno
+            yield from enumerate(lines[first - 1 : last], start=first)
 
 
 def _is_pure(name: str) -> bool:

@@ -1,8 +1,8 @@
 """Other stores on loopback, for comparisons in one run: three processes, or one of Redis.
 
 They come from the machine's own packages (Debian: ``etcd-server``, ``nats-server``,
-``redis-server``) and their clients from the extra ``peers``. One that is not there is told as such,
-and the rest goes on.
+``redis-server``) and their clients from the extra ``peers``. One that is not there is named as
+such, and the rest goes on.
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ class PeerProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of everything that runs."""
+        """Process ids of everything that runs."""
         return [process.pid for process in self._running.values()]
 
     def pid(self, name: str) -> int:
-        """Of one of them."""
+        """The process id of one of them."""
         return self._running[name].pid
 
     def spawn(self, name: str, *arguments: str) -> None:

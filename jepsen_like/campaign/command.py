@@ -78,7 +78,7 @@ def campaign(
 
     What ended is kept at once; stop it with Ctrl-C and start it again, it goes on from there. The
     sums of a ledger let it go on elsewhere. What could not take place here (a port was taken) is
-    told and not kept: it runs when the campaign is started again.
+    reported and not kept: it runs when the campaign is started again.
 
     Exit code 7 when anything was violated, now or earlier in this ledger.
 

@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The keys of all units that it tells of."""
+        """The keys of all units in it."""
         return tuple(key for each in self.keys or (self.key,) for key in _unfolded(each))
 
 

@@ -29,7 +29,7 @@ def run_campaign(
 
     The part that is furthest from its goal goes first, so that a short campaign shows something of
     each. A unit that fails is in the ledger like any other, and the campaign goes on. One that
-    could not take place is told and left to the next campaign on this ledger.
+    could not take place is reported and left to the next campaign on this ledger.
     """
     left_out: set[tuple[str, str]] = set()
     while time.monotonic() < until and (part := furthest(parts, ledger, left_out)) is not None:

@@ -204,7 +204,7 @@ def _planned(part: str, key: str, plan: Plan, *, is_drawn: bool = False) -> Entr
         result = run_plan(plan, _ignore)
     except NotRunError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever ended it is what the ledger tells
+    except Exception as error:  # noqa: BLE001 - whatever ended it goes into the ledger
         failure = f"{type(error).__name__}: {error}"
     else:
         result.save(plan.directory)
@@ -282,7 +282,7 @@ def part_named(name: str) -> Part:
 
 
 def run_unit(name: str, index: int, settings: Settings) -> Entry:
-    """Do the unit; may run in a process of its own. Whatever ends it is told, never raised."""
+    """Do the unit; may run in a process of its own. Whatever ends it is reported, never raised."""
     part = part_named(name)
     try:
         return part.run(index, settings)
@@ -294,4 +294,4 @@ def run_unit(name: str, index: int, settings: Settings) -> Entry:
 
 
 def _ignore(_line: str) -> None:
-    """Units are quiet; the campaign tells of them as they end."""
+    """Units are quiet; the campaign reports them as they end."""

@@ -1,9 +1,9 @@
 """Atomic micro-batches: each one once, whole or not at all, and snapshots that never go back.
 
-A run tells of *attempts*: operations ``batch`` and ``commit`` with the rows they wrote and, in
+A run records *attempts*: operations ``batch`` and ``commit`` with the rows they wrote and, in
 their details, the batch (``writer`` and ``number``), their ``stamp`` and ``own``, what all accounts
 of their writer hold when the attempt is in the table. Every value is ``[amount, stamp]``, so what
-is read tells whose it is. Each attempt writes all of the *shared* accounts, so these tell which
+is read says whose it is. Each attempt writes all of the *shared* accounts, so these show which
 batch came last.
 """
 
@@ -73,7 +73,7 @@ def check_batches(run: Run, table: str, bank: Bank) -> Verdict:
     last batch. Wrong sum. Mixed: rows of two attempts of one batch. Twice: one batch is two
     commits, or is in the log twice. Disordered: a writer's batches are not in its order. Lost: an
     acknowledged batch is not in the log, or not all of it. Refused: visible, and its writer was
-    told that it would not be, or a task run that does not count. Early: seen before it was
+    answered that it would not be, or a task run that does not count. Early: seen before it was
     committed. Stale: a read that asked for the newest misses a batch that was acknowledged before
     it, or that another saw. Unfenced: an attempt was committed although its writer had begun a
     later one before. Back: a session saw a newer one before. Renumbered: one number of a
@@ -136,7 +136,8 @@ class _Judge:
             return "no snapshot with a batch was read"
         return None
 
-    # --- what was told ----------------------------------------------------------------------------
+    # --- what was answered
+    # ----------------------------------------------------------------------------
 
     def _learn_answers(self) -> None:
         for attempt in self._attempts.values():
@@ -146,7 +147,7 @@ class _Judge:
             told = operation.result
             n = told.get("n") if isinstance(told, Mapping) else None
             if not isinstance(n, int) or isinstance(n, bool):
-                text = f"{operation.process} was told {shown(told)} of a batch"
+                text = f"{operation.process} got {shown(told)} of a batch"
                 self._findings.add("unreadable", text, operation)
                 continue
             if not told.get("already"):
@@ -328,7 +329,7 @@ class _Judge:
             before = [each for each in told if each[0] < operation.invoked]
             best = max(before, key=lambda each: each[1], default=None)
             if best is not None and snapshot.n < best[1]:
-                text = f"{operation.process} was given commit {snapshot.n}, told was {best[1]}"
+                text = f"{operation.process} was given commit {snapshot.n}, reported was {best[1]}"
                 self._findings.add("stale", text, operation, best[2])
         strong = [s for s in self._snapshots if is_newest(s.operation)]
         highest: tuple[int, Operation] | None = None
@@ -386,12 +387,12 @@ class _Judge:
             if best is not None and shown_n is not None and shown_n < best[1]:
                 text = (
                     f"{operation.process} read {operation.key} as of commit {shown_n}; commit "
-                    f"{best[1]} was told as done before"
+                    f"{best[1]} was reported as done before"
                 )
                 self._findings.add("stale", text, operation, best[2])
 
     def _judge_amount(self, key: str, row: tuple[int, int], operation: Operation) -> None:
-        """One row tells its attempt, which tells the amount."""
+        """One row gives its attempt, which gives the amount."""
         attempt = self._attempts.get(row[1])
         if attempt is not None and attempt.rows.get(key, row[0]) != row[0]:
             text = f"{operation.process} saw {row[0]} in {key}, written was {attempt.rows[key]}"

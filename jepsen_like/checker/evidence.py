@@ -69,7 +69,7 @@ def finding_of(model: Model, part: Sequence[Entry], found: Found) -> Finding:
 def answer_of(model: Model, entry: Entry) -> str:
     """The answer, as a verb and its object."""
     if entry.conflict:
-        return "was told of a conflict"
+        return "got a conflict"
     if entry.action in model.reads:
         return f"answered {text_of(entry.result)}"
     return "succeeded"

@@ -46,7 +46,7 @@ def elements(answer: Any) -> list[Any] | None:
 
 
 def is_answered(operation: Operation) -> bool:
-    """It succeeded, and its client was told."""
+    """Whether it succeeded, and its client got the answer."""
     return operation.outcome is Outcome.OK and operation.returned is not None
 
 
@@ -157,7 +157,7 @@ class Findings:
         return dict(self._counts)
 
     def verdict(self, figures: Mapping[str, Any], sound: str, doubt: str | None) -> Verdict:
-        """INVALID with the first kind found, in the order the kinds were named; else as told.
+        """INVALID with the first kind found, in the order the kinds were named; else as given.
 
         ``doubt`` says why nothing, or not everything, was judged; None: everything was.
         """

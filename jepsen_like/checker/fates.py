@@ -32,9 +32,9 @@ def check_fates(run: Run) -> Verdict | None:
     """Judge every question that was answered; None when none was.
 
     Applied: called never applied, and in the log. Not there, elsewhere: called committed, and not
-    in the log or at another seq. Not yet: committed only after it was told. Condition: held and
+    in the log or at another seq. Not yet: committed only after it was reported. Condition: held and
     was lost, or the reverse. Forgotten early: called forgotten while the leader must know.
-    Contradicted: without a log, the opposite of what the writer was told.
+    Contradicted: without a log, the opposite of what the writer was answered.
     """
     asked = [operation for operation in run.history if operation.action == "fate"]
     answered = [operation for operation in asked if is_answered(operation)]
@@ -66,13 +66,13 @@ class _Judge:
             self._judge(question)
         told = ", ".join(f"{count} {fate}" for fate, count in self._told.items())
         figures = {"asked": asked, **{f"fate_{name}": n for name, n in self._told.items()}}
-        return self._findings.verdict(figures, f"every fate told is true: {told}", None)
+        return self._findings.verdict(figures, f"every fate reported is true: {told}", None)
 
     def _judge(self, question: Operation) -> None:
         answer = question.result if isinstance(question.result, Mapping) else {}
         fate = answer.get("fate")
         if fate not in self._told:
-            text = f"{question.process} was told {answer!r:.60} for a fate"
+            text = f"{question.process} got {answer!r:.60} for a fate"
             self._findings.add("no_fate", text, question)
             return
         self._told[fate] += 1
@@ -87,7 +87,7 @@ class _Judge:
         elif fate == "committed":
             self._judge_committed(question, log.rows.get(guid), answer)
         elif fate == "not_applied" and guid in log.rows:
-            text = f"{guid.hex()} was told to be never applied, it is at {log.rows[guid].seq}"
+            text = f"{guid.hex()} was reported as never applied, it is at {log.rows[guid].seq}"
             self._findings.add("applied", text, question)
         elif fate == "unknown" and answer.get("reason") != PENDING_REASON:
             self._judge_forgotten(question, log, guid)
@@ -97,17 +97,19 @@ class _Judge:
     ) -> None:
         seq, condition = answer.get("seq"), answer.get("condition")
         if row is None:
-            text = f"a write was told to be committed at {seq} and is in no log"
+            text = f"a write was reported as committed at {seq} and is in no log"
             self._findings.add("not_there", text, question)
             return
         if seq != row.seq:
-            text = f"{row.guid.hex()} was told to be at {seq}, it is at {row.seq}"
+            text = f"{row.guid.hex()} was reported at {seq}, it is at {row.seq}"
             self._findings.add("elsewhere", text, question)
         if row.committed_at is not None and row.committed_at > (question.returned or 0):
-            text = f"{row.guid.hex()} was told to be committed before anybody could know"
+            text = f"{row.guid.hex()} was reported as committed too early"
             self._findings.add("not_yet", text, question)
         if condition == ("held" if row.is_conflict else "conflict"):
-            text = f"the condition of {row.guid.hex()} was told as {condition}, it was the reverse"
+            text = (
+                f"the condition of {row.guid.hex()} was reported as {condition}, it was the reverse"
+            )
             self._findings.add("condition", text, question)
 
     def _judge_forgotten(self, question: Operation, log: _Log, guid: Guid) -> None:
@@ -123,7 +125,7 @@ class _Judge:
         )
         if not is_long_ago:
             text = (
-                f"{guid.hex()} was told to be forgotten, {len(later)} writes of its session later"
+                f"{guid.hex()} was reported as forgotten, {len(later)} writes of its session later"
             )
             self._findings.add("forgotten_early", text, question)
 
@@ -131,7 +133,7 @@ class _Judge:
         told = self._outcomes.get(name)
         opposite = {Outcome.OK: "not_applied", Outcome.NOT_APPLIED: "committed"}
         if told is not None and fate == opposite.get(told):
-            text = f"{name} is {fate}, its writer was told {told.name}"
+            text = f"{name} is {fate}, its writer got {told.name}"
             self._findings.add("contradicted", text, question)
 
 

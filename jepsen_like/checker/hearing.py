@@ -1,4 +1,4 @@
-"""Up to when a replica must count what was committed, by the age it told of its knowledge (S7.3).
+"""Up to when a replica must count what was committed, by the age it stated of its knowledge (S7.3).
 
 A lag is counted from the last report of the leader, and its age from the moment when that arrived.
 So what was committed when the word was sent must be counted, and nothing later. Between the two are
@@ -38,7 +38,7 @@ class Hearing:
 
     def __init__(self, run: Run, clock_ns: float, unknown_ms: float) -> None:
         """``clock_ns``: a millisecond of the slowest clock; ``unknown_ms``: the age of what a
-        replica knows when it told none.
+        replica knows when it stated none.
         """
         self._clock_ns = clock_ns
         self._unknown_ns = unknown_ms * _MS

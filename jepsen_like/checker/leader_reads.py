@@ -106,7 +106,7 @@ def _newest(written: Iterable[_Write]) -> _Write | None:
 
 
 def _version(read: Operation, seen: list[_Write], row: tuple[str, Hashable]) -> int | None:
-    """The seq of the write that was read: of the acknowledged one of this value, or as told."""
+    """The seq of the write that was read: of the acknowledged one of this value, or as answered."""
     value = token(read.result)
     if value is None:
         return 0

@@ -35,7 +35,7 @@ class Judgement(NamedTuple):
     """The history of the key found first not to be linearizable; empty if there is none."""
     how: zones.Clash | Found | None
     observed: int
-    """Answers that told something of the state."""
+    """Answers that say something about the state."""
 
 
 def judge(model: Model, operations: Iterable[Operation], budget: int = DEFAULT_BUDGET) -> Judgement:
@@ -96,7 +96,7 @@ def check_linearizable(
         )
         return Verdict(NAME, Validity.UNDECIDED, summary, figures=figures)
     if not judged.observed:
-        summary = f"{judged.operations} operations, and no answer told of the state"
+        summary = f"{judged.operations} operations, and no answer says anything about the state"
         return Verdict(NAME, Validity.UNDECIDED, summary, figures=figures)
     summary = f"{judged.operations} operations on {judged.keys} keys are linearizable"
     return Verdict(NAME, Validity.VALID, summary, figures=figures)

@@ -35,7 +35,7 @@ def check_lost_writes(history: Sequence[Operation]) -> Verdict:
     """Judge writes of rows against reads; those with the detail ``final`` are the read-back.
 
     Of two acknowledged writes of one row the later is the one that began after the other was
-    answered, or the one with the higher seq where both answers tell a single position. Every
+    answered, or the one with the higher seq where both answers give a single position. Every
     read, of whatever level, is searched for values that nobody wrote, that were refused, or that
     were written only later. Undecided: an acknowledged row that was not read back.
     """

@@ -69,10 +69,10 @@ class Model:
     overwrites: frozenset[str] = frozenset()
     """Actions after which the state is their value, whatever it was."""
     blind: frozenset[str] = frozenset()
-    """Actions whose answer tells nothing of the state: a history of these alone always fits."""
+    """Actions whose answer says nothing about the state: a history of these alone always fits."""
 
     def is_pure(self, entry: Entry) -> bool:
-        """It changes nothing: it only tells what the state was, or what it was not."""
+        """Whether it changes nothing: it only shows what the state was, or what it was not."""
         return entry.conflict or entry.action in self.reads
 
 

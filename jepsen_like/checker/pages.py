@@ -19,7 +19,7 @@ _Row = tuple[Hashable, Hashable]
 def check_pages(run: Run, table: str) -> Verdict:
     """Judge every scan of the table that was read page by page.
 
-    Moved: a later page tells another position than the first. Unordered: a key comes twice, or
+    Moved: a later page gives another position than the first. Unordered: a key comes twice, or
     before one that is smaller. Overlong: a page has more rows than asked for. Torn: the rows of
     the pages so far are not those of the position, up to the last key that was read.
     """

@@ -78,7 +78,7 @@ class Configs:
         return True
 
     def all(self) -> list[tuple[int, int, int, int]]:
-        """Those left: base, mask, used, state."""
+        """The parts that are left: base, mask, used, state."""
         return [
             (base, mask, used, state)
             for (base, mask, state), sets in self._sets.items()
@@ -189,7 +189,8 @@ class Problem:
                 yield at, after
 
     def _window(self, limit: int) -> list[int]:
-        """Those that can matter when an operation has to return; its complement: all so far."""
+        """Operations that can matter when an operation has to return; its complement: all so
+        far."""
         window = self._windows.get(limit)
         if window is None:
             if limit >= 0:

@@ -24,7 +24,7 @@ class RepeatWatch:
             self.differences.append(f"{first.guid.hex()} stood at {before}, and again at {after}")
 
     def verdict(self) -> Verdict:
-        """INVALID when a repeat was told another place or another outcome."""
+        """INVALID when a repeat got another place or another outcome."""
         figures = {"sent": self.sent, "answered": self.answered}
         if self.differences:
             text = f"a repeated write was answered otherwise: {self.differences[0]}"

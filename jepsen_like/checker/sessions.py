@@ -154,7 +154,7 @@ class _Judge:
 
 
 class _Versions:
-    """The seqs of rows, as far as acknowledged writes tell."""
+    """The seqs of rows, as far as acknowledged writes show."""
 
     def __init__(self, history: Sequence[Operation]) -> None:
         self._of_value: dict[tuple[_Row, Hashable], int | None] = {}

@@ -1,6 +1,6 @@
 """Bounded staleness: judged by the committed log, never by what a replica says of itself (S7.3).
 
-A replica measures its lag against the newest commit position it has heard of, tells how old that
+A replica measures its lag against the newest commit position it knows of, states how old that
 knowledge is, and may answer as long as it is younger than ``INFO_AGE_MS``. So the truth to compare
 with is the end of the committed log when that was sent (``hearing``).
 
@@ -48,16 +48,16 @@ _MS: Final = 1_000_000
 
 
 def check_staleness(run: Run, table: str, *, info_age_ms: float = INFO_AGE_MS) -> Verdict:
-    """Judge every answered read of the table that tells the position it was served from.
+    """Judge every answered read of the table that states the position it was served from.
 
-    Beyond: a bounded read more rows behind than ``max_lag``. Under-reported: a lag told below the
-    true one; over bound: told above ``max_lag``, or older than ``INFO_AGE_MS``, and served. Too
-    early: before ``at_least``. ``info_age_ms`` is taken for the age that a read does not tell.
-    Too old: without what was committed longer than ``max_staleness_ms`` ago; under-told: the same
-    of the staleness it was told. Future: of a position that was not committed yet. Ahead: a row
-    newer than the position told, so that a later read from there may go back. Wrong: not the
-    rows of that position. Batches beyond and under-told: as beyond and under-reported, of the ends
-    of micro-batches.
+    Beyond: a bounded read more rows behind than ``max_lag``. Under-reported: a lag stated below the
+    true one; over bound: stated above ``max_lag``, or older than ``INFO_AGE_MS``, and served. Too
+    early: before ``at_least``. ``info_age_ms`` is taken for the age that a read does not state.
+    Too old: without what was committed longer than ``max_staleness_ms`` ago; under-stated: the same
+    of the staleness it stated. Future: of a position that was not committed yet. Ahead: a row
+    newer than the position stated, so that a later read from there may go back. Wrong: not the
+    rows of that position. Batches beyond and under-stated: as beyond and under-reported, of the
+    ends of micro-batches.
     Without a committed log, or when nobody knows when it grew, the acknowledged writes are the
     truth of the end: they are in it.
     """
@@ -141,7 +141,7 @@ class _Judge:
                 self._judge_report(read)
             if self._has_log:
                 self._judge_rows(read, positions)
-        doubt = None if figures["reads"] else "no read told its position, so no lag was judged"
+        doubt = None if figures["reads"] else "no read stated its position, so no lag was judged"
         if self._known == {} and doubt is None and figures["bounded"]:
             doubt = "nothing is known to be committed, so no lag was judged"
         what = "the rows of their positions" if self._has_log else "no log to compare rows with"
@@ -176,14 +176,14 @@ class _Judge:
             text = f"{read.process} was served {lag} rows behind, allowed are {bound}"
             self._findings.add("beyond", text, read)
         if isinstance(told, int) and told < lag:
-            text = f"{read.process} was told a lag of {told} rows, it was {lag}"
+            text = f"{read.process} got a lag of {told} rows, it was {lag}"
             self._findings.add("under_reported", text, read)
         bound, told = read.details.get("max_staleness_ms"), read.details.get("staleness_ms")
         if isinstance(bound, int) and (missed := self._missed(ends, read, applied, bound)):
             text = f"{read.process} was served without {missed} rows older than {bound} ms"
             self._findings.add("too_old", text, read)
         if isinstance(told, int) and (missed := self._missed(ends, read, applied, told)):
-            text = f"{read.process} was told {told} ms, and missed {missed} rows older than that"
+            text = f"{read.process} got {told} ms, and missed {missed} rows older than that"
             self._findings.add("under_told", text, read)
 
     def _judge_batches(self, read: Operation, partition: int, applied: int) -> None:
@@ -197,7 +197,7 @@ class _Judge:
             text = f"{read.process} was served {missed} micro-batches behind, allowed are {bound}"
             self._findings.add("batches_beyond", text, read)
         if isinstance(said, int) and said < missed:
-            text = f"{read.process} was told {said} micro-batches behind, it was {missed}"
+            text = f"{read.process} got {said} micro-batches behind, it was {missed}"
             self._findings.add("batches_under_told", text, read)
 
     def _missed(self, ends: _Ends, read: Operation, applied: int, age_ms: int) -> int:
@@ -211,14 +211,14 @@ class _Judge:
             text = f"{read.process} was served within {age} ms by a replica that knows no age"
             self._findings.add("unreported", text, read)
         elif isinstance(age, int) and isinstance(told_age, int) and told_age > age:
-            text = f"{read.process} was told a staleness of {told_age} ms, allowed are {age}"
+            text = f"{read.process} got a staleness of {told_age} ms, allowed are {age}"
             self._findings.add("over_bound", text, read)
         batches, said = read.details.get("max_batches_behind"), read.details.get("batches_behind")
         if isinstance(batches, int) and not isinstance(said, int):
             text = f"{read.process} was served within {batches} micro-batches that nobody counted"
             self._findings.add("unreported", text, read)
         elif isinstance(batches, int) and isinstance(said, int) and said > batches:
-            text = f"{read.process} was told {said} micro-batches behind, allowed are {batches}"
+            text = f"{read.process} got {said} micro-batches behind, allowed are {batches}"
             self._findings.add("over_bound", text, read)
         if bound is None and (isinstance(age, int) or isinstance(batches, int)):
             return
@@ -230,7 +230,7 @@ class _Judge:
             text = f"{read.process} was served within a bound by a replica that knows no lag"
             self._findings.add("unreported", text, read)
         elif isinstance(bound, int) and told > bound:
-            text = f"{read.process} was told a lag of {told} rows, allowed are {bound}"
+            text = f"{read.process} got a lag of {told} rows, allowed are {bound}"
             self._findings.add("over_bound", text, read)
 
     def _judge_rows(self, read: Operation, positions: Mapping[int, int]) -> None:

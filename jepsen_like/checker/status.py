@@ -107,8 +107,8 @@ def _of_channel(
 
 
 def _has_all_though_flapping(channel: Mapping[str, Any]) -> bool:
-    """It left steady state so often that it stays with history for a while, which lacks nothing
-    (NATS-153); that it lags by nothing is looked at beside this."""
+    """Whether it left steady state so often that it stays with history for a while, which lacks
+    nothing (NATS-153); that it lags by nothing is looked at beside this."""
     catch_up = channel.get("catch_up")
     return (
         channel["mode"] == "catching_up"

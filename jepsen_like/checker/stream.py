@@ -40,9 +40,9 @@ _Place = tuple[int, int]
 def check_stream(run: Run, table: str) -> Verdict:
     """Judge the writes of a table against its committed log, and deliveries against both.
 
-    Lost: an acknowledged message that is not in the log; moved: at another seq than told.
+    Lost: an acknowledged message that is not in the log; moved: at another seq than acknowledged.
     Duplicated: one GUID at two seqs, or more copies than attempts. Refused: it stands, and its
-    writer was told NOT_APPLIED. Reused: one seq for two messages. Disordered: a message that was
+    writer got NOT_APPLIED. Reused: one seq for two messages. Disordered: a message that was
     sent after another was acknowledged stands before it. Skipped, repeated, altered: what one
     consumer was delivered. Without a log only seqs and order are judged.
     """
@@ -165,7 +165,7 @@ class _Judge:
             self._findings.add("invented", f"{what} and was never sent", None)
 
     def _judge_places(self) -> None:
-        """No two writes were told the same place."""
+        """No two writes were acknowledged at the same place."""
         told: dict[_Place, Operation] = {}
         for write in self._acked:
             for place in positions_of(write).items():

@@ -59,7 +59,7 @@ def transactions(history: Sequence[Operation], write: str, findings: Findings) -
 
 
 def _steps(told: Any) -> list[TxnStep]:
-    """Those elements of an answer that can be read as steps."""
+    """Elements of an answer that can be read as steps."""
     return [
         (step[0], token(step[1]), step[2])
         for step in elements(told) or ()

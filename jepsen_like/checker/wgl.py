@@ -88,7 +88,7 @@ class _Walk:
         return self._next[self._end] == self._end
 
     def relevant(self, used: int) -> int:
-        """Those never-returned ones that can still make a difference."""
+        """Operations that never returned and can still make a difference."""
         return used & self._problem.alive(self.limit) if used else 0
 
     def lift(self, operation: int) -> None:

@@ -11,7 +11,7 @@ from raftstore.types import Outcome
 
 
 class Written:
-    """Writes of rows outside of any batch, but for those that were told not to be applied."""
+    """Writes of rows outside of any batch, but for those that were answered as not applied."""
 
     def __init__(self, history: Iterable[Operation]) -> None:
         self._began: dict[Row, int] = {}

@@ -21,7 +21,8 @@ def in_words_of(model: str, history: Sequence[Operation]) -> Sequence[Operation]
     """Puts and gets as the model's actions; a history of other actions is given back as it is.
 
     Reads of several keys, and reads that need not be linearizable, are left out. HistoryError: a
-    write that cannot be told in the model's words, since all that comes after may depend on it.
+    write that cannot be expressed in the model's words, since all that comes after may depend on
+    it.
     """
     if model not in (*_REGISTERS, *_LISTS):
         return history

@@ -14,7 +14,7 @@ BY_MACHINE: Final = "machine"
 
 
 def injected(faults: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those records that are of faults that were meant."""
+    """Records of faults that were meant."""
     return [fault for fault in faults if fault.get("by") != BY_MACHINE]
 
 

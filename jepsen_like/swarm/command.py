@@ -46,7 +46,7 @@ class _Wanted:
     out: Path | None
 
     def scene(self, seed: int) -> Scene:
-        """The world of a seed, changed as told."""
+        """The world of a seed, changed as given."""
         return changed(
             draw_scene(seed),
             workload=self.workload,

@@ -15,7 +15,7 @@ from jepsen_like.scene import Scene
 from jepsen_like.schedule import FaultEvent, draw_schedule, with_lone_fault
 from jepsen_like.workload.registry import WORKLOADS
 from raftstore.config import HeartbeatSettings, NodeSettings
-from raftstore.testing.options import SimOptions, draw_options, override
+from raftstore.testing.options import SimOptions, draw_surroundings, override
 
 OPERATIONS_MIN: Final = 500
 ANSWERED_MIN: Final = 200
@@ -76,7 +76,7 @@ def draw_scene(seed: int) -> Scene:
     if leaders.random() < LEADER_SHARE:
         workload = leaders.choice(LEADER_WORKLOADS)
     nodes = rng.choice((3, 3, 3, 5))
-    options = replace(draw_options(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
+    options = replace(draw_surroundings(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
     seconds = rng.choice(SECONDS)
     clients = rng.choice((3, 5, 8))
     bursts = rng.choice((0, 50, 80))

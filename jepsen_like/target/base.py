@@ -28,7 +28,7 @@ class Target:
 
     def leaders(self) -> dict[str, str]:
         """Channel name -> node that leads it now, as far as the target knows."""
-        raise FaultUnavailableError(f"target {self.name} cannot tell leaders")
+        raise FaultUnavailableError(f"target {self.name} does not know leaders")
 
     def is_up(self, node: str) -> bool:
         """The node's process runs (paused counts as running)."""
@@ -65,7 +65,7 @@ class Target:
     def disarm(self, node: str) -> None:
         """Take back an order that has not struck yet; FaultUnavailableError says that it has not.
 
-        Targets that cannot tell do nothing.
+        Targets that do not know do nothing.
         """
 
     def failpoints(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ class Target:
     def mend_disk(self, node: str) -> None:
         """No disk fault from now on; space is free again.
 
-        FaultUnavailableError when an armed error never struck, where a target can tell.
+        FaultUnavailableError when an armed error never struck, where a target can know.
         """
         raise self._cannot("mend_disk")
 

@@ -101,7 +101,7 @@ class SimClient:
         cluster.add_client(self.name, FIRST_HANDLE + index, self._on_message)
 
     def ask(self, call: Call, done: Done) -> None:
-        """Work on the call; ``done`` is told once, within the deadline."""
+        """Work on the call; ``done`` is called once, within the deadline."""
         self._call, self._done = call, done
         self._deadline = self._cluster.scheduler.now_ms + (call.patience_ms or DEADLINE_MS)
         self._outcomes, self._positions, self._found = [], [], {}
@@ -146,7 +146,7 @@ class SimClient:
 
     @property
     def has_acknowledged(self) -> bool:
-        """This process was told OK for a write."""
+        """This process got OK for a write."""
         return self._acknowledged is not None
 
     def repeat(self) -> None:
@@ -384,7 +384,8 @@ class SimClient:
 
 
 def _most(told: Iterable[int | None]) -> int | None:
-    """Of what the parts of a read were told; None when one of them was not, or there is none."""
+    """The greatest of the answers to the parts of a read; None when one of them was not, or there
+    is none."""
     most: int | None = None
     for each in told:
         if each is None:

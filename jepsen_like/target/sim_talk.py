@@ -82,7 +82,7 @@ class SimTalk:
         self._tries = 0
 
     def begin(self, script: Script, done: Callable[[Answer], None], deadline_ms: float) -> None:
-        """Play the script; ``done`` is told its answer, within the deadline."""
+        """Play the script; ``done`` is called with its answer, within the deadline."""
         self._script, self._done, self._deadline_ms = script, done, deadline_ms
         self._step(None)
 

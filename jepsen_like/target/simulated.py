@@ -391,7 +391,7 @@ class SimulatedTarget(Target):
             raise FaultUnavailableError(f"{node} does not run any more: {refused}")
 
     def _running(self, nodes: Collection[str]) -> list[SimNode]:
-        """Those of the nodes that run; FaultUnavailableError when none does."""
+        """The nodes that run; FaultUnavailableError when none does."""
         found = [self._node(name) for name in nodes if self._node(name).is_up]
         if not found:
             raise FaultUnavailableError(f"{', '.join(nodes)} did not run when the fault came")

@@ -2,9 +2,10 @@
 
 Some accounts are shared: every batch spreads the same total over all of them anew. Others belong to
 one writer: its batches move money between two of them. A writer writes a batch until somebody was
-told that it is in the table, and a replay carries other rows, cut into other tasks. Now and then
-another client takes a writer over while the one before is at work, or a client stages a batch, does
-something else and commits it late. Between all that rows are written one by one, to other keys.
+answered that it is in the table, and a replay carries other rows, cut into other tasks. Now and
+then another client takes a writer over while the one before is at work, or a client stages a batch,
+does something else and commits it late. Between all that rows are written one by one, to other
+keys.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Job:
     """A writer's checkpoint, and what is known of its accounts."""
 
     done: int = 0
-    """The newest batch that somebody was told of."""
+    """The newest batch that somebody got an answer for."""
     base: int = -1
     """The batch that ``accounts`` is of; -1: not known."""
     accounts: Mapping[str, int] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class BankBatches(UniqueValues):
             yield from self._tell(Action.COMMIT, again, rng, staged_again.token)
 
     def _tell(self, action: Action, plan: _Plan, rng: random.Random, token: str = "") -> Client:
-        """Commit, and often look at once whether what was told is so."""
+        """Commit, and often look at once whether what was answered is so."""
         if action is Action.COMMIT and not token:
             return  # it was refused, or is in the table already
         answer = yield replace(self._call(action, plan), token=token)

@@ -25,7 +25,7 @@ Client = Generator[Call, Answer, None]
 
 
 def read_each(table: str, keys: Iterable[str]) -> Client:
-    """The read-back of a few keys: each once, at the level that a call has unless told."""
+    """The read-back of a few keys: each once, at the level that a call has by default."""
     for key in keys:
         yield Call(Action.GET, table, key, final=True)
 

@@ -27,13 +27,13 @@ class HttpSessions:
     """Each client writes rising numbers to keys of its own at one node and reads them at others."""
 
     name = "http_sessions"
-    text = "sessions by the position that answers tell, each request at another node over HTTP"
+    text = "sessions by the position that answers give, each request at another node over HTTP"
     tables: Mapping[str, int] = MappingProxyType({TABLE: 1})
     is_over_http = True
     """On processes; in simulated worlds there is no HTTP, and the positions are the same."""
 
     def client(self, index: int, rng: random.Random) -> Client:
-        """Every request, writes too, carries on from what the session was told last."""
+        """Every request, writes too, carries on from the newest answer to the session."""
         number = seen = 0
         session = ""
         while True:

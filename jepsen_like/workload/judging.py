@@ -66,7 +66,7 @@ def judge_rows(run: Run, tables: Iterable[str]) -> list[Verdict]:
     """The verdicts on the promises for every table, whatever is done with it.
 
     No acknowledged write is lost, the committed log is one order, reads are of the rows and the
-    positions they tell, and what promises a session keeps it. Reads that tell no position, as
+    positions they give, and what promises a session keeps it. Reads that give no position, as
     scans over connections do not, leave the judgement of positions out; fates are judged where
     somebody asked and was answered.
     """

@@ -63,5 +63,5 @@ class PagedScan(UniqueValues):
         yield from read_each(TABLE, (f"p{number:02}" for number in range(KEYS)))
 
     def check(self, run: Run) -> list[Verdict]:
-        """The pages of a scan, put together, are the rows of the position that they told."""
+        """The pages of a scan, put together, are the rows of the position that they gave."""
         return [check_pages(run, TABLE), *judge_rows(run, self.tables)]

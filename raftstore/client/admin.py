@@ -8,6 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raftstore.client.batches.dropped_writers import writers_of
+from raftstore.client.comparing.comparison import ChannelComparison, Progress
+from raftstore.client.comparing.questions import ReplicaQuestions
+from raftstore.client.comparing.results import ReplicaComparison
 from raftstore.client.context import Context
 from raftstore.client.explanation import ReadExplanation, Whom, explain_read
 from raftstore.client.reads.channel_reads import ChannelReads
@@ -34,9 +37,11 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.policy.bounds import effective_bounds
-from raftstore.policy.levels import TABLE_SETTINGS_LEVEL
+from raftstore.policy.levels import DURABILITY_LEVEL, RESTORE_LEVEL, TABLE_SETTINGS_LEVEL
 from raftstore.policy.routing import Prefer
 from raftstore.protocol.admin import (
+    Checkpoint,
+    CheckpointAnswer,
     ContentHashAnswer,
     CreateTable,
     DropTable,
@@ -55,12 +60,12 @@ from raftstore.protocol.requests import ClientAnswer
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, SETTING_LIMITS
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
-from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, node_name
+from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, channel_partition, node_name
 
 CONTENT_HASHES_IN_FLIGHT = 16
 """Partitions hashed at a time, so that a table of any size leaves room for others at the node."""
 _STATUS_PATIENCE_S = 1.0
-"""A node that does not tell its status within this is shown without it."""
+"""A node that does not answer with its status within this is shown without it."""
 
 ANSWER_MARGIN_MS: Final = 1_000
 """So much earlier than the caller a node stops waiting, a tenth of the time at most."""
@@ -68,7 +73,7 @@ ANSWER_MARGIN_MS: Final = 1_000
 
 FAILOVER: Final = "failover"
 SEEN: Final = "failover_seen"
-"""Of a failover as the new leader tells it, and as another replica saw it."""
+"""Of a failover as the new leader reports it, and as another replica saw it."""
 
 
 class Admin:
@@ -87,8 +92,10 @@ class Admin:
         self, name: str, definition: dict[str, Any], deadline_ms: int, *, if_not_exists: bool
     ) -> TableInfo:
         """Create the table and return it; every channel has a leader then (S0.8)."""
-        is_plain = definition["settings"] == DEFAULT_SETTINGS
-        level = 0 if is_plain else TABLE_SETTINGS_LEVEL
+        settings = definition["settings"]
+        level = 0 if settings == DEFAULT_SETTINGS else TABLE_SETTINGS_LEVEL
+        if settings.restoring is not None:
+            level = RESTORE_LEVEL  # others would serve the table before it is whole
         asked = Asked(f"create table {name!r}", is_read=False, level=level)
 
         def build(request_id: int, left_ms: int) -> CreateTable:
@@ -165,6 +172,8 @@ class Admin:
     async def edit_table(self, name: str, changes: dict[str, Any], deadline_ms: int) -> TableInfo:
         """Change properties of a table; returns it as it is then."""
         level = 0 if SETTING_LIMITS.keys().isdisjoint(changes) else TABLE_SETTINGS_LEVEL
+        if "restoring" in changes:
+            level = RESTORE_LEVEL
         asked = Asked(f"edit table {name!r}", is_read=False, level=level)
         await self._context.discovery.refresh(deadline_ms)
         uuid = (await self._context.discovery.table(name, deadline_ms)).uuid
@@ -333,6 +342,41 @@ class Admin:
             errors={name: said for name, said in found.items() if isinstance(said, str)},
         )
 
+    async def checkpoint(
+        self, names: Sequence[str], deadline_ms: int
+    ) -> Mapping[str, Mapping[str, int] | str]:
+        """Have nodes sync what they acknowledged before it was on their disks (NATS-017)."""
+        answer = await self._context.discovery.refresh(deadline_ms)
+        nodes = {node_name(info.node): info for info in answer.nodes}
+        for name in names:
+            if name not in nodes:
+                known = ", ".join(sorted(nodes))
+                raise ArgumentError(f"{name!r:.80} is no node; there are {known}")
+        chosen = {name: nodes[name] for name in sorted(names or nodes)}
+        said = await asyncio.gather(
+            *(self._checkpoint_of(info, deadline_ms) for info in chosen.values())
+        )
+        return dict(zip(chosen, said, strict=True))
+
+    async def _checkpoint_of(self, info: NodeInfo, deadline_ms: int) -> Mapping[str, int] | str:
+        left_s = (deadline_ms - self._context.now_ms()) / 1000
+        try:
+            async with asyncio.timeout(max(0, left_s)):
+                link = self._context.links.know(info.node, info.endpoint)
+                if not await link.open():
+                    return link.last_error
+                if link.level < DURABILITY_LEVEL:
+                    return f"it is at level {link.level}, and writes nothing before it is synced"
+                answer = await link.request(Checkpoint)
+        except TimeoutError:
+            return "it did not answer in time; its disk may hang"
+        except RaftstoreError as error:
+            return str(error)
+        if isinstance(answer, CheckpointAnswer):
+            name_of = self._context.topology.name_of
+            return {name_of(channel): seq for channel, seq in answer.durable}
+        return answer.message if isinstance(answer, Failed) else "its answer is of another kind"
+
     async def _events_of(
         self,
         info: NodeInfo,
@@ -392,20 +436,51 @@ class Admin:
             ),
         )
 
+    async def compare_replicas(
+        self, channel: str, keys_max: int, progress: Progress | None, timeout_ms: int
+    ) -> ReplicaComparison:
+        """Compare the replicas of ``table/partition`` by their histories and entry by entry."""
+        deadline_ms = self._context.now_ms() + timeout_ms
+        channel_id = await self.channel_named(channel, deadline_ms)
+        if channel_id == self._context.topology.metadata_channel:
+            raise ArgumentError("the catalog has no rows; name a channel of a table, as orders/0")
+        table = await self._context.discovery.table(channel.rpartition("/")[0], deadline_ms)
+        placed = table.channels[channel_partition(channel_id)]
+        comparison = ChannelComparison(
+            channel,
+            placed.replicas,
+            ReplicaQuestions(self._context, channel_id),
+            TableSchema(table.key_columns, table.schema_json),
+            now_ms=self._context.now_ms,
+            timeout_ms=timeout_ms,
+            shown_max=keys_max,
+            progress=progress or (lambda _: None),
+        )
+        return await comparison.compare()
+
     async def step_down(self, channel: str, target: str | None, deadline_ms: int) -> None:
         """Have the leader of ``table/partition`` hand over, to ``target`` if given (S9)."""
-        channel_id = await self._channel_named(channel, deadline_ms)
+        channel_id = await self.channel_named(channel, deadline_ms)
         to = None if target is None else self._channel_reads.node_named(target)
-        await self._leaders.ask(
-            channel_id,
-            lambda request_id, left_ms: StepDown(request_id, channel_id, to, left_ms),
-            deadline_ms,
-            asked=Asked(f"hand-over of {channel}", is_read=False),
-            is_repeatable=False,
-        )
+        before = self._context.topology.leader_of(channel_id)
+        try:
+            await self._leaders.ask(
+                channel_id,
+                lambda request_id, left_ms: StepDown(request_id, channel_id, to, left_ms),
+                deadline_ms,
+                asked=Asked(f"hand-over of {channel}", is_read=False),
+                is_repeatable=False,
+            )
+        except ConnectionInDoubtError:
+            # The new leader may be known earlier than the old one answers: it is all that is asked.
+            leader = self._context.topology.leader_of(channel_id)
+            is_new = before is not None and leader is not None and leader.term > before.term
+            if leader is None or not is_new or to not in (None, leader.node):
+                raise
         await self._look_again(f"hand-over of {channel}", deadline_ms)
 
-    async def _channel_named(self, channel: str, deadline_ms: int) -> ChannelId:
+    async def channel_named(self, channel: str, deadline_ms: int) -> ChannelId:
+        """Return the id of ``table/partition``; ArgumentError for what is none."""
         name, _, partition_text = channel.rpartition("/")
         metadata = self._context.topology.metadata_channel
         if metadata is not None and channel == self._context.topology.name_of(metadata):

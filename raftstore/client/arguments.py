@@ -66,7 +66,7 @@ def lifetime_ms(ttl: Any, name: str = "ttl") -> int | None:
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if type(seconds) not in (int, float):
         raise ArgumentError(f"{name}={ttl!r:.80} is no time; give seconds or a timedelta")
-    if seconds != 0 and not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # a NaN neither
+    if seconds != 0 and not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # nor is a NaN
         raise ArgumentError(
             f"{name}={ttl!r:.80} is out of range; a row lives for 0.001 to {TTL_MS_MAX // 1000} "
             "seconds, or with 0 for ever"
@@ -75,11 +75,10 @@ def lifetime_ms(ttl: Any, name: str = "ttl") -> int | None:
 
 
 def items(name: str, given: Iterable[Item]) -> Sequence[Item]:
-    """Return what can be gone through, as a list; a text or a map is meant as one thing."""
+    """Return the items of any iterable as a list. A text or a map is refused: it is meant as one
+    value."""
     if isinstance(given, str | bytes | dict):
-        raise ArgumentError(
-            f"{name}={given!r:.80} is one thing and no list of them; put it into []"
-        )
+        raise ArgumentError(f"{name}={given!r:.80} is a single value and no list; put it into []")
     try:
         return list(given)
     except TypeError:

@@ -19,6 +19,8 @@ from raftstore.client.cluster.discovery import Discovery, split_endpoints
 from raftstore.client.cluster.links import Links, NodeLink
 from raftstore.client.cluster.route_book import RouteBook
 from raftstore.client.cluster.topology import Topology
+from raftstore.client.comparing.comparison import Progress
+from raftstore.client.comparing.results import ReplicaComparison
 from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.definitions import (
     SettingsGiven,
@@ -37,8 +39,15 @@ from raftstore.client.kip535 import (
     Partitioner,
     Serializer,
 )
+from raftstore.client.members import (
+    TOKEN_LIFETIME_S,
+    ClusterMember,
+    Members,
+    lifetime_in_ms,
+)
 from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.read_spec import CountOptions, ReadOptions, spec_of
+from raftstore.client.replicas import ReplicaChange, ReplicaOrders
 from raftstore.client.requests.leader_requests import LeaderRequests
 from raftstore.client.results import (
     ClusterEvents,
@@ -100,6 +109,8 @@ class AsyncClient:
         leaders = LeaderRequests(self._context)
         self._channel_reads = ChannelReads(self._context)
         self._admin = Admin(self._context, leaders, self._channel_reads)
+        self._members = Members(self._context, leaders)
+        self._replicas = ReplicaOrders(self._context, leaders)
         self._metadata = Metadata(self._context)
         self._listeners = Listeners(topology)
         self._write_outcomes = WriteOutcomeQueries(self._context, leaders)
@@ -198,7 +209,7 @@ class AsyncClient:
         """Change settings of a table, or what bounds reads that name none, or append columns.
 
         The settings: retention_bytes, retention_records, retention_age (seconds), ttl (of rows
-        that are written from then on, by clients that have heard of it). The bounds:
+        that are written from then on, by clients that know of it). The bounds:
         max_lag (rows), max_staleness (seconds), max_batches_behind, max_replica_lag, standby_reads.
         None removes one. Every node goes by them as soon as its copy of the catalog has them.
         Raises ArgumentError for a value that cannot be, StoreTooOldError while a node of an older
@@ -314,10 +325,10 @@ class AsyncClient:
         return await self.table(table).count(**options)
 
     async def fate(self, guid: str, *, timeout: float | None = None) -> WriteFate:
-        """Tell what became of a write, by the guid of its ack or of its error.
+        """Return what became of a write, by the guid of its ack or of its error.
 
         "not_applied" is a promise that it never will be; "unknown" says why. Single writes that
-        shared a record share its guid, and what is told is true of all of them.
+        shared a record share its guid, and the answer is true of all of them.
         """
         return await self._write_outcomes.fate(guid, self._context.deadline_ms(timeout))
 
@@ -372,7 +383,7 @@ class AsyncClient:
     async def explain_get(
         self, table: str, key: Any, **options: Unpack[ReadOptions]
     ) -> ReadExplanation:
-        """Tell which replicas a read would ask now, in which order, and why not the others."""
+        """Return which replicas a read would ask now, in which order, and why not the others."""
         deadline_ms = self._context.deadline_ms(options.get("timeout"))
         spec = spec_of(options)
         view = await self._metadata.view(None, deadline_ms)
@@ -398,6 +409,121 @@ class AsyncClient:
         """
         deadline_ms = self._context.deadline_ms(timeout)
         return await self._admin.content_hash(text("table", table), replica, partition, deadline_ms)
+
+    async def compare_replicas(
+        self,
+        channel: str,
+        *,
+        keys_max: int = 20,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> ReplicaComparison:
+        """Compare all replicas of a channel by their histories and entry by entry.
+
+        ``channel``: ``table/partition``. Writes go on meanwhile; what replicas hold is compared at
+        one position. ``keys_max``: so many differing keys are named at most. ``progress`` is called
+        with how far it is. ``timeout``: for the replicas to come to one position, and not for the
+        comparison. A replica that cannot be asked is left out, and the result says why.
+        """
+        whole("keys_max", keys_max, 1)
+        optional_function("progress", progress)
+        timeout_ms = self._context.timeout_ms(timeout)
+        name = text("channel", channel)
+        return await self._admin.compare_replicas(name, keys_max, progress, timeout_ms)
+
+    async def checkpoint(
+        self, nodes: Sequence[str] = (), *, timeout: float | None = None
+    ) -> Mapping[str, Mapping[str, int] | str]:
+        """Have nodes (default: all) sync what they acknowledged before it was on their disks.
+
+        Tables with ``durability`` ``buffered`` or ``memory`` need it before power is switched off.
+        Returns for each node up to which seq each of their channels (``table/partition``) is on its
+        disk, or why the node did not answer.
+        """
+        names = texts("nodes", nodes)
+        return await self._admin.checkpoint(names, self._context.deadline_ms(timeout))
+
+    async def members(self, *, timeout: float | None = None) -> tuple[ClusterMember, ...]:
+        """Return the nodes of the cluster, as one of them knows them."""
+        return await self._members.list(self._context.deadline_ms(timeout))
+
+    async def join_token(
+        self,
+        *,
+        replaces: str | None = None,
+        lifetime: float = TOKEN_LIFETIME_S,
+        force: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        """Let one new node join within ``lifetime`` seconds; returns the token for its ``--join``.
+
+        ``replaces``: a node whose store is lost and whose place the new one takes. It never comes
+        back, and its replicas count as dead until they are elsewhere: refused (StillMemberError,
+        UnavailableError) where it is up, or channels would lose their quorum, unless ``force``.
+        """
+        name = "" if replaces is None else text("replaces", replaces)
+        lifetime_ms = lifetime_in_ms(lifetime)
+        is_forced = flag("force", force)
+        deadline_ms = self._context.deadline_ms(timeout)
+        return await self._members.join_token(name, lifetime_ms, deadline_ms, is_forced=is_forced)
+
+    async def drain_node(
+        self, node: str, *, drains: bool = True, timeout: float | None = None
+    ) -> None:
+        """Place no further replicas on a node; ``drains=False`` takes that back."""
+        deadline_ms = self._context.deadline_ms(timeout)
+        await self._members.drain(text("node", node), deadline_ms, drains=flag("drains", drains))
+
+    async def remove_node(self, node: str, *, timeout: float | None = None) -> None:
+        """Retire a node that drains and has no replica any more; its id never comes back.
+
+        Raises StillMemberError while it has one.
+        """
+        await self._members.remove(text("node", node), self._context.deadline_ms(timeout))
+
+    async def order_replicas(
+        self,
+        channel: str,
+        nodes: Sequence[str],
+        *,
+        learners: Sequence[str] = (),
+        reason: str | None = None,
+        force: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Order that ``nodes`` vote in ``table/partition``; returns the number of the order.
+
+        It is carried out by the leader of the channel, one replica after another; ``replicas``
+        shows how far it is. Raises ChangePendingError while another order is open, and
+        UnavailableError where too few nodes are up for it, unless ``force``.
+        """
+        deadline_ms = self._context.deadline_ms(timeout)
+        voters, others = texts("nodes", nodes), texts("learners", learners)
+        found = await self._admin.channel_named(text("channel", channel), deadline_ms)
+        return await self._replicas.order(
+            (channel, found),
+            voters,
+            others,
+            "" if reason is None else text("reason", reason),
+            deadline_ms,
+            is_forced=flag("force", force),
+        )
+
+    async def cancel_order(
+        self, channel: str, change: int, *, timeout: float | None = None
+    ) -> None:
+        """End an order for the replicas of ``table/partition`` where it is.
+
+        Raises ChangeDoneError when it is not open any more.
+        """
+        deadline_ms = self._context.deadline_ms(timeout)
+        number = whole("change", change, 1)
+        found = await self._admin.channel_named(text("channel", channel), deadline_ms)
+        await self._replicas.cancel((channel, found), number, deadline_ms)
+
+    async def replicas(self, *, timeout: float | None = None) -> tuple[ReplicaChange, ...]:
+        """Return every channel with its replicas, and the orders for others."""
+        return await self._replicas.list(self._context.deadline_ms(timeout))
 
     async def step_down(
         self, channel: str, *, target: str | None = None, timeout: float | None = None

@@ -53,7 +53,7 @@ class Context:
         return self.topology.node_named(self.settings.home) if self.settings.home else None
 
     def node_patience_ms(self, deadline_ms: int) -> int:
-        """Return how long a node may wait before it answers, so that its words are heard in time:
+        """Return how long a node may wait before it answers, so that its answer arrives in time:
         they say more than that the time is up."""
         left_ms = deadline_ms - self.now_ms()
         return max(1, left_ms - min(ANSWER_TIME_MS, left_ms // 5))

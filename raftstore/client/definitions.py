@@ -11,9 +11,10 @@ from raftstore.client.arguments import Ttl, lifetime_ms, texts, whole
 from raftstore.client.reads.read_spec import count_of, duration_ms
 from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.errors import ArgumentError
-from raftstore.protocol.table_settings import TableSettings, setting_problem
+from raftstore.protocol.table_settings import TableSettings, restoring_problem, setting_problem
 from raftstore.rows.ddl import EXAMPLE, schema_of_ddl, schema_of_mapping
 from raftstore.rows.schema import TableSchema
+from raftstore.types import DURABILITIES
 
 CLIENT: Final = __name__.removesuffix("definitions")
 """Begins the names of the client's modules."""
@@ -32,6 +33,9 @@ class SettingsGiven(TypedDict, total=False):
     ttl: Ttl
     """How long rows live that are written without a ttl of their own, in seconds or as a
     timedelta; None: for ever."""
+    restoring: str | None
+    """Token of the restore that fills the table (``raftstore.backup``): until ``alter_table``
+    removes it, the table serves nobody and takes only that restore's batches."""
 
 
 class TableEdits(SettingsGiven, total=False):
@@ -63,9 +67,19 @@ _PROPERTIES: Final = {
 def _setting(name: str, given: Any) -> dict[str, Any]:
     """Return a setting by its name and in its unit on the wire; ArgumentError if it cannot be."""
     if name == "retention_age":
-        name, given = "retention_age_ms", duration_ms(name, given)
+        milliseconds = duration_ms(name, given)
+        if milliseconds == 0 and given:
+            raise ArgumentError(
+                f"retention_age={given!r} is less than a millisecond; give 0.001 seconds or more, "
+                "or 0 to keep records whatever their age"
+            )
+        name, given = "retention_age_ms", milliseconds
     elif name == "ttl":
         name, given = "ttl_ms", lifetime_ms(given) or None
+    elif name == "restoring":
+        if (problem := restoring_problem(given)) is not None:
+            raise ArgumentError(problem)
+        return {name: given}
     if (problem := setting_problem(name, given)) is not None:
         raise ArgumentError(problem)
     return {name: given}
@@ -112,10 +126,9 @@ def table_definition(
     ``schema``: None, or what ``schema_text`` takes; ``settings``: those of ``SettingsGiven``.
     Raises ArgumentError or SchemaError.
     """
-    if durability != "fsync":
-        raise ArgumentError(
-            f"durability={durability!r} is not available yet; leave it out or use 'fsync'"
-        )
+    if durability not in DURABILITIES:
+        names = ", ".join(DURABILITIES)
+        raise ArgumentError(f"durability={durability!r:.80} is not known; use one of {names}")
     whole("partitions", partitions, 1, PARTITIONS_MAX)
     whole("replicas", replicas, 1, REPLICAS_MAX)
     if isinstance(max_lag, int) and max_lag < 0:

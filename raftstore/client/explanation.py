@@ -20,6 +20,8 @@ from raftstore.protocol.reads import Bounds, Served
 from raftstore.types import FollowerMode, Level, NodeId, Role, Seq, Term, node_name
 
 NOT_THE_LEADER: Final = "not the leader"
+SERVES_NOTHING: Final = ("recovering", "stopped")
+"""Modes in a node's status of replicas that refuse reads of every level."""
 NOT_ASKED_FOR: Final = "another replica was asked for"
 
 
@@ -34,7 +36,7 @@ class ReplicaVerdict:
     lag: int | None
     """Rows it believes to be behind; None: unknown, which counts as infinite."""
     behind: int | None
-    """Rows it is behind what all nodes together know; None: it did not tell."""
+    """Rows it is behind what all nodes together know; None: it did not report."""
     leader_info_age_ms: int | None
     staleness_ms: int | None
     """Everything committed longer ago than this is in its state; None: it could not prove that."""
@@ -120,20 +122,19 @@ def explain_read(
         local=whom.local,
         only=whom.only,
     )
-    leader_only = level in (Level.LINEARIZABLE, Level.LEADER)
-    asked = [n for n in route.nodes if not leader_only or _leads(own[n])]
-    verdicts = [
-        _verdict(view, lags.lag(view.node, channel, 0), own[view.node], asked, route)
-        for view in views
-    ]
-    verdicts = [_with_reason(verdict, status, own, whom) for verdict in verdicts]
+    refusing = {node: why for node, said in own.items() if (why := _refusal(said))}
+    route = replace(route, refused=route.refused | refusing)
+    asked = [node for node in route.nodes if node not in refusing]
+    if level in (Level.LINEARIZABLE, Level.LEADER):
+        asked = [node for node in asked if _leads(own[node])]
+    verdicts = []
+    for view in views:
+        lag = lags.lag(view.node, channel, 0)
+        verdict = _verdict(view, lag, own[view.node], asked, route)
+        verdicts.append(_with_reason(verdict, status, own, whom))
     if whom.only is not None and whom.only not in own:
         verdicts.append(_stranger(whom.only))
-    alive = [
-        view
-        for view in views
-        if view.state is not HealthState.DOWN and whom.only in (None, view.node)
-    ]
+    alive = [view for view in views if _could_serve(view, refusing, whom)]
     return ReadExplanation(
         table=table.name,
         partition=partition,
@@ -147,6 +148,18 @@ def explain_read(
         smallest_max_batches_behind=_smallest(view.batches_behind for view in alive),
         **_leadership(table, partition, own),
     )
+
+
+def _refusal(said: Mapping[str, Any]) -> str:
+    """Why the replica would serve nothing, in its own words; empty if it would."""
+    mode = said.get("mode")
+    return f"{mode}: {said.get('reason', '')}" if mode in SERVES_NOTHING else ""
+
+
+def _could_serve(view: ReplicaView, refusing: Mapping[NodeId, str], whom: Whom) -> bool:
+    """Whether some bound would have the read served there."""
+    is_alive = view.state is not HealthState.DOWN and view.node not in refusing
+    return is_alive and whom.only in (None, view.node)
 
 
 def _leadership(

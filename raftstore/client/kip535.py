@@ -131,7 +131,7 @@ class Metadata:
 
     async def _view_of(self, node: NodeId, deadline_ms: int) -> ClusterViewAnswer:
         link = self._context.links.query(node)
-        reason = "it does not tell its view of the cluster"
+        reason = "it does not report its view of the cluster"
         try:
             async with asyncio.timeout_at(deadline_ms / 1000):
                 if link is not None and await link.open():

@@ -96,7 +96,7 @@ class GetResult:
     lag: int | None
     """Rows the replica was behind what it knew to be committed; None = unknown."""
     leader_info_age_ms: int | None
-    """Age of that knowledge; None = never heard of a leader."""
+    """Age of that knowledge; None: no leader has ever been known."""
     staleness_ms: int | None = None
     """Everything committed longer ago than this is in the state (S7.3); None = not known."""
     batches_behind: int | None = None
@@ -202,9 +202,9 @@ class ClusterEvents:
     events: tuple[Mapping[str, Any], ...]
     """Ordered by the nodes' wall clocks; ``node`` says whose it is."""
     next: Mapping[str, int]
-    """By node: give it as ``since`` to hear only what is newer."""
+    """By node: give it as ``since`` to get only what is newer."""
     errors: Mapping[str, str]
-    """By node: why it told nothing."""
+    """By node: why it reported nothing."""
 
 
 @dataclass(frozen=True, slots=True)

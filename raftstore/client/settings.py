@@ -29,7 +29,7 @@ gives up a client for which too many bytes wait."""
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Everything a client may be told besides where the cluster is. Times in milliseconds."""
+    """Every setting of a client besides where the cluster is. Times in milliseconds."""
 
     timeout_ms: int = 5_000
     """Deadline of a call that names none; retries and fail-overs happen within it."""

@@ -176,7 +176,8 @@ class AsyncTable(TableChanges):
         partitions: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> Position:
-        """Tell that a micro-batch written row by row is complete; reads count them (BLOG-32).
+        """Announce that a micro-batch written row by row is complete; reads count them
+        (BLOG-32).
 
         Call it when all rows of the batch are acknowledged: each of ``partitions`` (default: all)
         gets one record that changes no row, and a read with ``max_batches_behind`` counts those
@@ -533,7 +534,7 @@ def _written(
 def _conflict(info: TableInfo, partition: int, ack: PubAck, expected: Seq | None) -> ConflictError:
     if ack.conflict_seq == 0:
         return ConflictError("the row does not exist, so nothing was written; read it again")
-    # The term of the row's record is not told; a position is compared by seq alone.
+    # The term of the row's record is not reported; a position is compared by seq alone.
     position = Position.at(info.uuid, partition, ack.record_term, ack.conflict_seq)
     found = (
         f"the row was written since: it has the version of seq {ack.conflict_seq}, and the "

@@ -79,7 +79,7 @@ class TableReads:
         return (await self._open(self._context.deadline_ms(timeout)))[0]
 
     async def get(self, key: Any, **options: Unpack[ReadOptions]) -> dict[str, Any] | None:
-        """Return the row with this key or None; linearizable unless told otherwise."""
+        """Return the row with this key or None; linearizable by default."""
         shape, found = await self._one(key, options)
         value = found.value()
         return value if value is None or shape.is_of_all else shape.of(value)
@@ -264,7 +264,7 @@ class TableReads:
 
         Rows written one by one (``put``) are in it as each partition has them. The nodes keep the
         states for reads that follow until ``close``, or until nobody has read them for half a
-        minute (``idle``: other seconds): PageExpiredError then. ``keep=False`` only tells which
+        minute (``idle``: other seconds): PageExpiredError then. ``keep=False`` only decides which
         commit it would be. Raises SnapshotExpiredError, never mixes two states, and
         StoreTooOldError while some node is of a version without batches.
         """
@@ -278,7 +278,7 @@ class TableReads:
             )
         if at_batch is not None and at_least is not None:
             raise ArgumentError(
-                "at_batch and at_least are both given; at_batch is one state: give one"
+                "at_batch and at_least are both given, and at_batch is one state; give one of them"
             )
         read = snapshot_read_spec(options, position, is_floor_given=after is not None)
         told = at_batch if isinstance(at_batch, BatchResult) else after
@@ -293,7 +293,7 @@ class TableReads:
         exactly = None
         if at_batch is not None and read.has_bound:
             raise ArgumentError(
-                "a batch is one state, however old: give at_batch, or bounds such as max_lag"
+                "at_batch is one state, however old: give either at_batch or bounds such as max_lag"
             )
         if at_batch is not None:
             exactly = await commit_of_batch(context, info, at_batch, deadline_ms)

@@ -14,7 +14,7 @@ _CRC_BYTES: Final = 4
 
 
 def token_text(prefix: str, packed: bytes) -> str:
-    """Return the text of a token; ``prefix`` tells its kind and version."""
+    """Return the text of a token; ``prefix`` names its kind and version."""
     sealed = zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") + packed
     return prefix + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 

@@ -2,7 +2,7 @@
 
 A micro-batch ends in a channel with one record: BATCH_MARK when it was written row by row,
 BATCH_APPLY when it was staged. So the number of batches in a committed prefix is the number of such
-records in it, the same on every replica, and all replicas tell the same number for a seq.
+records in it, the same on every replica, and all replicas report the same number for a seq.
 
 A writer that was started again replays its newest batch, and marks it again: a mark that repeats
 the one before of the same writer does not count. Only that much is concluded: ids that go back are
@@ -143,7 +143,7 @@ class BatchMarks:
 
 
 class BatchCounts:
-    """The batches of one replica's log, and what others told of theirs."""
+    """The batches of one replica's log, and what others reported of theirs."""
 
     NAME: ClassVar = "batches"
     FORMAT: ClassVar = 1
@@ -181,6 +181,8 @@ class BatchCounts:
 
     def commit(self, commit_seq: Seq) -> None:
         """Everything up to ``commit_seq`` stays."""
+        if not self._uncommitted:
+            return
         self._marks.commit(commit_seq)
         first = len(self._ends) - self._uncommitted
         while self._uncommitted and self._ends[first] <= commit_seq:
@@ -220,13 +222,13 @@ class BatchCounts:
         return self._dropped + bisect_right(self._ends, seq)
 
     def tell(self, seq: Seq) -> int:
-        """The number of batches up to ``seq`` as messages tell it."""
+        """The number of batches up to ``seq`` as messages carry it."""
         count = self.at(seq)
         return NOT_TOLD if count is None else count
 
     def told(self, seq: Seq, count: int) -> None:
         """Another replica counted so many batches up to a seq that is committed there."""
-        # S7.3: what was not told is not zero; a number is believed only for the seq it is of.
+        # S7.3: what was not reported is not zero; a number is believed only for the seq it is of.
         # S12: more batches than seqs cannot be, and what is counted from them leaves every range.
         if count > seq:
             return

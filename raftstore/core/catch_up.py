@@ -75,12 +75,10 @@ class CatchUp:
     # --- entering and leaving ---------------------------------------------------------------------
 
     def enter(self, reason: str, *, seq: Seq = Seq(0), guid: Guid = NO_GUID) -> None:
-        """Leave steady state: tell the leader why, and ask for history (NATS-062)."""
+        """Leave steady state: report the reason to the leader, and ask for history (NATS-062)."""
         state = self._state
         if state.mode is FollowerMode.STEADY and state.leader is not None:
-            reject = StoreReject(
-                channel=state.channel, term=state.term, reason=reason, seq=seq, guid=guid
-            )
+            reject = StoreReject(state.channel, state.term, reason, seq, guid, state.number)
             state.send(state.leader, reject)
             stay_ms = state.flapping.entered(state.now_ms)
             if stay_ms is not None:
@@ -90,7 +88,7 @@ class CatchUp:
         self.ask()
 
     def _begin(self) -> None:
-        """All that is told of this catching-up counts from here."""
+        """All that is reported of this catching-up counts from here."""
         state, settings = self._state, self._state.catch_up
         self._pace = Pace(
             state.now_ms, window_ms=settings.slow_window_ms, windows=settings.slow_windows
@@ -99,7 +97,7 @@ class CatchUp:
         self._began_seq: Seq | None = None
         """Where the match point was found."""
         self._end_seq = Seq(0)
-        """The leader's end, as far as it told."""
+        """The leader's end, as far as it reported it."""
         self._taken_bytes = 0
         self.is_far = False
         """The leader's end is so far away that live requests are not queued (NATS-145)."""
@@ -115,7 +113,7 @@ class CatchUp:
         self._probe_below = None
         self.is_far = False
         state.set_mode(FollowerMode.STEADY, "caught_up")
-        caught_up = CaughtUp(channel=state.channel, term=state.term, seq=state.verified_seq)
+        caught_up = CaughtUp(state.channel, state.term, state.verified_seq, state.number)
         state.send(state.leader, caught_up)
 
     def restart_probing(self) -> None:
@@ -136,6 +134,8 @@ class CatchUp:
     def ask(self) -> None:
         """Send requests until as many are under way as may be, or the disk is behind."""
         state = self._state
+        if state.is_removed:
+            return  # M13: no leader has history for it
         while state.leader is not None and len(self._asked) < state.catch_up.inflight_requests:
             if len(self._undurable) + len(self._asked) >= SYNC_BATCHES_UNDURABLE_MAX:
                 self._waits_for_disk = True
@@ -165,6 +165,7 @@ class CatchUp:
             from_seq=from_seq,
             lineage=lineage,
             max_bytes=state.settings.sync_batch_bytes_max,
+            replica=state.number,
         )
         self._asked[request.request_id] = request
         self._send_request(request)
@@ -354,7 +355,7 @@ class CatchUp:
     def on_timer(self) -> None:
         """Repeat requests without answer, under the same ids so that late answers still count."""
         state = self._state
-        if state.mode is not FollowerMode.CATCHING_UP or state.leader is None:
+        if state.mode is not FollowerMode.CATCHING_UP or state.leader is None or state.is_removed:
             return
         self._note_pace()
         if self._asked and self._resend_at_ms <= state.now_ms:
@@ -366,7 +367,7 @@ class CatchUp:
     def next_deadline_ms(self) -> int | None:
         """When requests are repeated, the time with history is over, or a window ends."""
         state = self._state
-        if state.mode is not FollowerMode.CATCHING_UP or state.leader is None:
+        if state.mode is not FollowerMode.CATCHING_UP or state.leader is None or state.is_removed:
             return None
         if self._asked:
             return self._resend_at_ms
@@ -376,7 +377,7 @@ class CatchUp:
 
     @property
     def _stays(self) -> bool:
-        """It is flapping, and not yet to go back to steady state (NATS-153)."""
+        """Whether it is flapping, and not yet to go back to steady state (NATS-153)."""
         return self._state.flapping.stays(self._state.now_ms)
 
     def _measure(self, message: MsgSync) -> None:
@@ -406,7 +407,11 @@ class CatchUp:
         return None if self._began_seq is None else self._rows_left() * size // rows
 
     def _rows_left(self) -> int:
-        return max(0, self._end_seq - self._state.verified_seq)
+        """Between what both logs certainly have and the leader's end, as far as that is known:
+        what leaders reported as committed is in every later leader's log (S1.1), too."""
+        state = self._state
+        end_seq = max(self._end_seq, state.leader_commit)
+        return max(0, end_seq - max(state.verified_seq, state.commit_seq))
 
     def _note_pace(self) -> None:
         """NATS-150: say so when the distance only grows, once in each catching-up."""
@@ -481,13 +486,14 @@ def store_verified(state: ChannelState, record: Record) -> bool:
     beside what is held here (S12).
     """
     if not state.lineage.holds(record.term, record.base_seq):
-        if record.base_seq <= state.last_seq and not state.truncate(record.base_seq):
+        if record.base_seq <= state.lineage.last_seq and not state.truncate(record.base_seq):
             return False
         state.append(record)
     elif not state.lineage.holds(record.term, record.last_seq):
         return False
-    assert record.last_seq <= state.lineage.last_seq, (
-        f"verified {record.last_seq} of a log that ends at {state.lineage.last_seq} (S3.4)"
+    last_seq = record.last_seq
+    assert last_seq <= state.lineage.last_seq, (
+        f"verified {last_seq} of a log that ends at {state.lineage.last_seq} (S3.4)"
     )
-    state.verified_seq = Seq(max(state.verified_seq, record.last_seq))
+    state.verified_seq = Seq(max(state.verified_seq, last_seq))
     return True

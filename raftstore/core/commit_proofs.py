@@ -26,12 +26,15 @@ class Freshness:
         self._times: list[int] = []  # strictly increasing, like the seqs beside them
         self._seqs: list[Seq] = []
         self._woke_ms: int | None = None
+        self.is_trusted = True
+        """False from the end of a stop until a round trip that started after it."""
 
     def learn(self, known_ms: int, seq: Seq) -> None:
         """A round trip that started at ``known_ms`` found nothing committed above ``seq``."""
         # S7.3: only what started after the node woke says that its view is of the present.
         if self._woke_ms is not None and known_ms >= self._woke_ms:
             self._woke_ms = None
+            self.is_trusted = True
         after = bisect_right(self._times, known_ms)
         if after < len(self._times) and self._seqs[after] <= seq:
             return  # a later pair says more
@@ -55,16 +58,12 @@ class Freshness:
         return self._times[-1] if self._times else None
 
     def distrust(self, now_ms: int) -> None:
-        """The node stood still until now: what it hears from now on may be old, and what it knew
+        """The node stood still until now: what it receives from now on may be old, and what it knew
         is of a time before the stop."""
         self._woke_ms = now_ms
+        self.is_trusted = False
         self._times.clear()
         self._seqs.clear()
-
-    @property
-    def is_trusted(self) -> bool:
-        """False from the end of a stop until a round trip that started after it."""
-        return self._woke_ms is None
 
     def _thin(self) -> None:
         times, seqs = self._times, self._seqs

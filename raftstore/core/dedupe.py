@@ -4,7 +4,7 @@ A GUID is a producer session and a counter. What a session has written is a func
 a new leader knows exactly what its log knows:
 
 * ``committed`` part: per session a *floor* and at most GUID_WINDOW outcomes above it. A counter at
-  or below the floor is *expired*: nobody can tell any more whether it was applied.
+  or below the floor is *expired*: it cannot be known any more whether it was applied.
 * ``uncommitted`` part: one outcome per record above the commit seq; a truncation takes them back.
 
 Bounds: GUID_WINDOW outcomes per session and ``OUTCOMES_MAX`` per channel (the oldest in the log
@@ -16,7 +16,7 @@ A *retry* that is not found may be of a session that was forgotten. What was for
 known seq. So a retry is new only with proof that it is younger: its publisher says after which seq
 the write began (``PubMsg.after_seq``), and every session that may be meant had ended by then.
 Without that proof it is expired, however long ago anything was forgotten. A first attempt that
-tells its age is judged alike, in case it is a late copy; one that tells none is new.
+states its age is judged alike, in case it is a late copy; one that states none is new.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from raftstore.types import (
     Seq,
     Term,
     guid_counter,
+    guid_parts,
     guid_session,
     make_guid,
 )
@@ -67,7 +68,7 @@ class WrittenRecord(msgspec.Struct, gc=False):
     kind: RecordKind
     outcome_known: bool
     """False for a conditioned record until it is applied here; for ever if that was before a
-    restart, or if the log's base has passed it: a base tells where a write stands, and no more."""
+    restart, or if the log's base has passed it: a base says where a write is, and no more."""
     conflict_seq: Seq | None = None
 
     @property
@@ -188,7 +189,7 @@ class DedupeTable:
     def judge(
         self, guid: Guid, digest: bytes, *, in_doubt: bool, after_seq: Seq = Seq(0)
     ) -> tuple[Verdict, WrittenRecord | None]:
-        """Tell a new write from a retry.
+        """Distinguish a new write from a retry.
 
         ``in_doubt``: an earlier attempt may have been sequenced. ``after_seq``: the publisher's
         word that nothing of this GUID is at or below that seq.
@@ -203,8 +204,8 @@ class DedupeTable:
         # S4.5: at or below the floor nobody knows; never a second application.
         expired = session is not None and guid_counter(guid) <= session.floor
         forgotten_to = self._forgotten_seq if session is None else session.unsure_to
-        # S4.5: without proof of age, what may have been forgotten is not new; and who tells the age
-        # of a first attempt is held to it, for this may be a copy that comes late.
+        # S4.5: without proof of age, what may have been forgotten is not new; and a sender that
+        # states the age of a first attempt is held to it, for this may be a copy that comes late.
         expired |= (in_doubt or after_seq > 0) and after_seq < forgotten_to
         return (Verdict.EXPIRED if expired else Verdict.NEW), None
 
@@ -268,7 +269,7 @@ class DedupeTable:
     # --- sessions ---------------------------------------------------------------------------------
 
     def _remember(self, guid: Guid, written: WrittenRecord) -> None:
-        name, counter = guid_session(guid), guid_counter(guid)
+        name, counter = guid_parts(guid)
         session = self._sessions.get(name)
         if session is None:
             # It may have written before, in what was forgotten.
@@ -284,10 +285,11 @@ class DedupeTable:
             self._outcomes[guid] = written
             if len(session.counters) > self._window:
                 self._raise_floor(name, session, session.counters[0])
-        self._shrink()
+        if len(self._outcomes) > self._outcomes_max or len(self._sessions) > self._sessions_max:
+            self._shrink()
 
     def _raise_floor(self, name: bytes, session: _Session, floor: int) -> None:
-        """Forget the outcomes up to a counter: of what is at or below it nothing can be told."""
+        """Forget the outcomes up to a counter: of what is at or below it nothing can be known."""
         count = bisect_right(session.counters, floor)
         for counter in session.counters[:count]:
             del self._outcomes[make_guid(name, counter)]

@@ -23,7 +23,7 @@ from raftstore.protocol.payload_repair import FoundPayload, WantedPayload
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import MsgSyncRequest, ReplicationMessage
-from raftstore.types import FollowerMode, NodeId, RequestId, Seq, Term
+from raftstore.types import ChannelConfig, FollowerMode, NodeId, RequestId, Seq, Term
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class PayloadEffect(msgspec.Struct, frozen=True):
 
 
 class SendIfKnown(PayloadEffect, frozen=True):
-    """Send a message of a kind that came with a level to one member, if it told that level."""
+    """Send a message of a kind that came with a level to one member, if it reported that level."""
 
     to: NodeId
     message: ReplicationMessage
@@ -165,7 +165,7 @@ class HandOverFailed(msgspec.Struct, frozen=True):
 
 
 class CatchUpNote(msgspec.Struct, frozen=True):
-    """Something to be told of catching up; nothing waits for any of it."""
+    """News of catching up, to be reported; nothing waits for it."""
 
 
 class ModeChanged(CatchUpNote, frozen=True):
@@ -184,7 +184,7 @@ class ReplicaSnapshotNeeded(msgspec.Struct, frozen=True):
 
 
 class CatchUpPaced(CatchUpNote, frozen=True):
-    """A replica that catches up is so far (NATS-140): told once in each window of time."""
+    """A replica that catches up is so far (NATS-140): reported once in each window of time."""
 
     view: CatchUpView
 
@@ -219,6 +219,30 @@ class HistoriesDiffer(msgspec.Struct, frozen=True):
     seq: Seq
 
 
+class DoubtEffect(msgspec.Struct, frozen=True):
+    """Base of what a replica asks for that may have lost records (S0.6)."""
+
+
+class RaiseTerm(DoubtEffect, frozen=True):
+    """Take over a higher term without a vote, before this replica asks others to do so (S0.6)."""
+
+    term: Term
+
+
+class DoubtEnded(DoubtEffect, frozen=True):
+    """Everything that this replica acknowledged is in its log again, as far as any replica holds it
+    (S0.6)."""
+
+
+class ConfigCommitted(msgspec.Struct, frozen=True):
+    """The configuration record at ``seq`` is known to be committed (M21); of several that become
+    so at once, the newest. A leader says it again when a record of its own term is committed."""
+
+    seq: Seq
+    term: Term
+    config: ChannelConfig
+
+
 class StopServing(msgspec.Struct, frozen=True):
     """Nothing can be applied, or histories differ: stop serving this channel, keep all (S13)."""
 
@@ -249,6 +273,8 @@ Effect = (
     | CatchUpNote
     | HistoriesDiffer
     | StopServing
+    | ConfigCommitted
+    | DoubtEffect
     | Halt
     | SendIfKnown
     | AskPayloads

@@ -12,7 +12,7 @@ from raftstore.errors import Refusal
 from raftstore.ports.log import Base
 from raftstore.protocol.publish import PubMsg
 from raftstore.protocol.replication import ReplicationMessage
-from raftstore.types import NodeId, Role, Seq, Term
+from raftstore.types import ChangeTarget, NodeId, Role, Seq, Term
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -38,10 +38,13 @@ class Persisted(msgspec.Struct, frozen=True):
     """The log of this channel is durable up to ``durable_seq`` and the term up to ``durable_term``.
 
     ``durable_seq`` never counts a record that was truncated meanwhile (the engine clips it).
+    ``stored_seq``: what counts as stored at the durability of the table (S0.6); never below
+    ``durable_seq``, and the same at ``fsync``.
     """
 
     durable_seq: Seq
     durable_term: Term
+    stored_seq: Seq = Seq(0)
 
 
 class PayloadSource(msgspec.Struct, frozen=True):
@@ -145,6 +148,16 @@ class PeerHash(msgspec.Struct, frozen=True):
     batches: int = -1
 
 
+class TargetKnown(msgspec.Struct, frozen=True):
+    """The order of this node's applied catalog for the channel; None: none is open (M22).
+
+    ``config_seq_reported``: seq of the newest configuration that the catalog has a report of.
+    """
+
+    target: ChangeTarget | None
+    config_seq_reported: Seq = Seq(0)
+
+
 class TrimTo(msgspec.Struct, frozen=True):
     """Records up to ``base`` may leave the log: the table survives a power cut at or above it, and
     nothing needs them any more (S6.5). The base was made of the log's own records (S6.7)."""
@@ -152,9 +165,8 @@ class TrimTo(msgspec.Struct, frozen=True):
     base: Base
 
 
-Event = (
-    Received
-    | PublishReceived
+LocalEvent = (
+    PublishReceived
     | Persisted
     | RoleChanged
     | TimerFired
@@ -169,5 +181,8 @@ Event = (
     | DisputeEnded
     | Broken
     | TrimTo
+    | TargetKnown
     | PayloadSource
 )
+"""What the node itself brings."""
+Event = Received | LocalEvent

@@ -20,7 +20,7 @@ STAY_MAX_MS: Final = 60_000
 
 
 class Flapping:
-    """Of one replica, under any leader."""
+    """Counts how often one replica left steady state, under any leader."""
 
     def __init__(self) -> None:
         self._entered_ms: deque[int] = deque(maxlen=FLAPPING_ENTRIES)
@@ -29,7 +29,7 @@ class Flapping:
         """Before this it does not go back to steady state."""
 
     def entered(self, now_ms: int) -> int | None:
-        """It left steady state; return for how long it stays away if it is flapping."""
+        """Count that it left steady state; return for how long it stays away if it is flapping."""
         self._entered_ms.append(now_ms)
         if not self.is_flapping(now_ms):
             self._stay_ms = 0

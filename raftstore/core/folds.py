@@ -44,9 +44,9 @@ class Fold(Protocol):
     FORMAT: ClassVar[int]
     """Of its encoding."""
     KINDS: ClassVar[frozenset[RecordKind]]
-    """Kinds of records that it takes notice of: of others it is not told."""
+    """Kinds of records that change it: others are not handed to it."""
     HEEDS_COMMITS: ClassVar[bool]
-    """Whether it does anything at a commit; else it is not told."""
+    """Whether it does anything at a commit; else commits are not handed to it."""
 
     def append(self, record: Record) -> None:
         """A record at the log's end; payloads may be empty but of CONFIG and BATCH_MARK."""
@@ -61,7 +61,7 @@ class Fold(Protocol):
         """The state; everything that was appended must be committed."""
 
     def restore(self, state: bytes, base_seq: Seq, /) -> None:
-        """Become what was encoded, of a fold that was told nothing yet. Raises ValueError for what
+        """Become what was encoded, of a fold that was given nothing yet. Raises ValueError for what
         no log up to ``base_seq`` has."""
 
 
@@ -78,7 +78,7 @@ class FoldBounds(NamedTuple):
 
 BOUNDS: Final = FoldBounds()
 _NO_CREATION: Final = ChannelConfig(((),))
-"""For folds that are only made to be encoded: a base does not tell the creation configuration."""
+"""For folds that are only made to be encoded: a base does not hold the creation configuration."""
 
 
 class _Encoded(msgspec.Struct, frozen=True, array_like=True):
@@ -234,7 +234,7 @@ def _states(base: Base) -> dict[str, _Encoded]:
         if version > FOLDS_FORMAT:
             raise _newer(base, f"they have format {version}")
         found = _decoder.decode(rest)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # of msgspec, or of a text that is no UTF-8
         raise _damaged(base, "folds", str(error)) from error
     states = {one.name: one for one in found}
     if len(states) < len(found):

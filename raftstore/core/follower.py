@@ -29,6 +29,7 @@ from raftstore.protocol.replication import (
     MsgSync,
     ReadIndexReply,
     ReadIndexRequest,
+    RemovedNotice,
     ReplicationMessage,
     StoreAck,
     StoreRequest,
@@ -66,7 +67,7 @@ class Follower:
         state.verified_seq = Seq(0)
 
     def start(self, reason: str) -> None:
-        """A leader is known (or was heard of anew): find the match point (S6.2)."""
+        """A leader is known (or became known anew): find the match point (S6.2)."""
         assert self._state.leader is not None, "no leader to be followed is known"
         assert self._state.leader != self._state.me, "a replica would follow itself (S1.5)"
         self._catch_up.enter(reason)
@@ -99,10 +100,12 @@ class Follower:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def on_message(self, sender: NodeId, message: ReplicationMessage) -> None:
+    def on_message(  # noqa: C901 - one arm per kind
+        self, sender: NodeId, message: ReplicationMessage
+    ) -> None:
         """A message of this term: only its leader is listened to (S6.1)."""
         state = self._state
-        if isinstance(message, PayloadResponse):
+        if type(message) is PayloadResponse:
             self._on_payloads(sender, message)  # S5.2: it does not matter who gives a payload
             return
         # S6.1: history, metadata and commit positions come from the leader of the term only.
@@ -123,6 +126,8 @@ class Follower:
                 self._offering.on_request(message)
             case RelayedAck():
                 self._offering.on_ack(message)
+            case RemovedNotice():
+                self._on_removed(message)
             case _:
                 pass  # meant for a leader: a late message to what this node was
 
@@ -155,6 +160,7 @@ class Follower:
     def _on_store_request(self, request: StoreRequest) -> None:
         """NATS-030: every StoreRequest enters the live queue, in both modes."""
         state = self._state
+        state.is_removed = False  # M13: a leader counts on it again
         before = request.prev_term
         for meta in request.records:
             # S12: terms never fall along a log and never exceed the leader's: no log holds these.
@@ -162,19 +168,19 @@ class Follower:
                 return
             before = meta.term
         state.leader_commit = max(state.leader_commit, request.commit_seq)
-        end_seq = request.records[-1].last_seq if request.records else Seq(0)
-        if self._is_far and request.records:
-            self.queue.pass_over(request)
-            self._catch_up.on_live_request(end_seq)
-            return
-        is_complete = self.queue.offer(request)
-        if state.mode is FollowerMode.CATCHING_UP:
-            self._try_live_entry()
-            self._catch_up.on_live_request(end_seq)
-        else:
+        if state.mode is FollowerMode.STEADY:
+            is_complete = self.queue.offer(request)
             self._drain()
             if not is_complete and state.mode is FollowerMode.STEADY:
                 self._leave_steady("live_queue_overflow", request.records[-1].last_seq)
+            return
+        end_seq = request.records[-1].last_seq if request.records else Seq(0)
+        if self._is_far and request.records:
+            self.queue.pass_over(request)
+        else:
+            self.queue.offer(request)
+            self._try_live_entry()
+        self._catch_up.on_live_request(end_seq)
 
     @property
     def _is_far(self) -> bool:
@@ -207,6 +213,7 @@ class Follower:
     def _on_commit_notice(self, sender: NodeId, notice: CommitNotice) -> None:
         """S3.5: the leader's positions while nothing else carries them."""
         state = self._state
+        state.is_removed = False
         state.leader_commit = max(state.leader_commit, notice.commit_seq)
         state.batches.told(notice.commit_seq, notice.commit_batches)
         self._is_ack_wanted = True
@@ -225,6 +232,15 @@ class Follower:
         self._advance_commit()
         state.check_hash(sender, notice.commit_seq, notice.commit_hash)
 
+    def _on_removed(self, notice: RemovedNotice) -> None:
+        """M13: stop standing and asking for history, unless a newer configuration here names it."""
+        state, configs = self._state, self._state.configs
+        is_newer = configs.current_seq > notice.config_seq
+        if notice.replica == state.number and not (
+            is_newer and configs.current.has_member(state.own_id)
+        ):
+            state.is_removed = True
+
     # --- the live queue ---------------------------------------------------------------------------
 
     def _drain_if_steady(self) -> None:
@@ -242,7 +258,7 @@ class Follower:
     def _take(self, head: LiveEntry) -> _Taken:
         """S6.3: an entry leaves the live queue only by log matching (S2.4)."""
         state, meta = self._state, head.meta
-        if meta.base_seq > state.last_seq + 1:
+        if meta.base_seq > state.lineage.last_seq + 1:
             return self._leave_steady("gap", meta.base_seq)
         if not continues(state, head):
             return self._leave_steady("prev_term_mismatch", meta.base_seq)
@@ -350,12 +366,17 @@ class Follower:
     def finish(self) -> None:
         """End of a step: what may be said now about commit and durability."""
         state = self._state
-        if min(state.leader_commit, state.verified_seq) > state.commit_seq:
+        verified_seq, stored_seq, commit_seq = (
+            state.verified_seq,
+            state.stored_seq,
+            state.commit_seq,
+        )
+        if state.leader_commit > commit_seq and verified_seq > commit_seq:
             self._advance_commit()
         if state.leader is None or state.stopped is not None or state.durable_term != state.term:
             return  # S0.5: nothing of a term is revealed before the term is durable
-        # S3.4: verified against this term's leader, and durable (S0.5); never the end of the log.
-        match = Seq(min(state.verified_seq, state.durable_seq))
+        # S3.4: verified against this term's leader, and stored (S0.6); never the end of the log.
+        match = verified_seq if verified_seq < stored_seq else stored_seq  # noqa: FURB136 - hot
         if state.recovering is not None:
             self._check_recovered(match)
             if state.recovering is not None:
@@ -366,7 +387,7 @@ class Follower:
             self._confirm_reads(state.leader, self._read_request)
 
     def _advance_commit(self) -> None:
-        """S3.5: never above what is verified against the leader that told the position."""
+        """S3.5: never above what is verified against the leader that reported the position."""
         state = self._state
         commit_seq = Seq(min(state.leader_commit, state.verified_seq))
         if commit_seq > state.commit_seq and state.halted is None:
@@ -379,7 +400,7 @@ class Follower:
         if state.lacks_rows:
             return  # records alone do not bring them back
         if match > 0 and History(state.lineage.term_at(match), match) >= state.recovering:
-            state.recovering = None
+            state.has_recovered()
             self._is_ack_wanted = True
 
     def _acknowledge(self, leader: NodeId, match: Seq) -> None:
@@ -389,7 +410,7 @@ class Follower:
         assert match <= state.verified_seq, (
             f"acks {match}, verified are {state.verified_seq} (S3.4)"
         )
-        assert match <= state.durable_seq, f"acks {match}, durable are {state.durable_seq} (S0.5)"
+        assert match <= state.stored_seq, f"acks {match}, stored are {state.stored_seq} (S0.5)"
         assert state.durable_term == state.term, f"acks in {state.term} before it is durable (S0.5)"
         assert state.recovering is None, f"acks while it lacks {state.recovering} (S0.3)"
         assert state.stopped is None, f"acks although it stopped: {state.stopped} (S13)"
@@ -401,6 +422,7 @@ class Follower:
             match_seq=match,
             applied_seq=state.applied_seq,
             commit_seq=state.commit_seq,
+            replica=state.number,
         )
         state.send(leader, ack)
 
@@ -411,7 +433,7 @@ class Follower:
         assert state.recovering is None, f"confirms while it lacks {state.recovering} (S0.3)"
         assert state.stopped is None, f"confirms although it stopped: {state.stopped} (S13)"
         self._read_request = None
-        reply = ReadIndexReply(channel=state.channel, term=state.term, round_id=request.round_id)
+        reply = ReadIndexReply(state.channel, state.term, request.round_id, state.number)
         state.send(leader, reply)
 
     # --- timers -----------------------------------------------------------------------------------
@@ -427,7 +449,8 @@ class Follower:
 
     def next_deadline_ms(self) -> int | None:
         """The earliest of its timers."""
-        due = self._catch_up.next_deadline_ms()
+        is_steady = self._state.mode is FollowerMode.STEADY
+        due = None if is_steady else self._catch_up.next_deadline_ms()
         if self._payload_wait is None:
             return due
         return self._payload_wait[1] if due is None else min(due, self._payload_wait[1])

@@ -1,6 +1,6 @@
 """The table that a replica finds beside its log, and what that means for its part in the channel.
 
-Three things may be missing: records that were acknowledged here, as the mark tells (S0.3); records
+Three things may be missing: records that were acknowledged here, as the mark says (S0.3); records
 that lead to where the table is, if that was copied from another replica (S6.4); rows of records
 that are in no log any more (S6.5). In each case the replica is *recovering*: it serves, confirms
 and acknowledges nothing, and stands in no election. In the second alone it votes: votes are judged
@@ -16,7 +16,7 @@ from raftstore.types import EMPTY_HISTORY, History, Seq
 
 
 class FoundTable(NamedTuple):
-    """A table beside a log, where the log does not tell enough of it."""
+    """A table beside a log, where the log does not say enough about it."""
 
     ahead: History | None = None
     """Up to where it is applied, if the log does not hold that record, nor had it before its base:

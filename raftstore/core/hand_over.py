@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raftstore.core.effects import HandOverFailed, StepDown, TransferLeadership
+from raftstore.core.membership import is_open
 from raftstore.core.progress import Progress
 from raftstore.core.sequencer import Sequencer
 from raftstore.core.state import ChannelState
@@ -26,19 +27,20 @@ class HandOver:
         self._is_asked = False
         self._keeps_trying = False
         self._is_leaving = False
+        self.has_failed = False
+        """A try of the present hand-over came to nothing."""
 
     def leave(self, reason: str, down: tuple[NodeId, ...]) -> None:
         """S0.4: the disk of this node hangs: an equal replica takes over, else all elect.
 
         No write is accepted before the disk goes on, whatever becomes of it.
         """
-        state = self._state
         self._sequencer.refusal = reason
-        others = [node for node in state.configs.current.voters if node != state.me]
+        others = self._takers()
         if not others:
             return  # nobody else could lead
         self._candidates = tuple(sorted(others, key=lambda node: self._rank(node, down)))
-        self._keeps_trying = False
+        self._keeps_trying = self.has_failed = False
         self._is_leaving = True
         self._begin_try()
 
@@ -49,6 +51,28 @@ class HandOver:
             self.deadline_ms = None
         if self.deadline_ms is None:
             self._sequencer.refusal = None
+
+    def _takers(self) -> tuple[NodeId, ...]:
+        """M25: the other voters of all sets in force; others would have to give it up at once."""
+        state = self._state
+        groups = state.configs.current.voter_sets
+        return tuple(
+            node
+            for node in state.configs.current.voters
+            if node != state.me and all(node in group for group in groups)
+        )
+
+    def _stays(self, node: NodeId) -> bool:
+        """M25: whether no open order removes the voter."""
+        config, target = self._state.configs.current, self._state.target
+        if target is None or target.cancelled or not is_open(config, target):
+            return True
+        return node in target.voters and config.number_of(node) == target.number_of(node)
+
+    def on_config(self) -> None:
+        """Another configuration counts: replicas that it does not name take over no more."""
+        takers = self._takers()
+        self._candidates = tuple(node for node in self._candidates if node in takers)
 
     def _rank(self, node: NodeId, down: tuple[NodeId, ...]) -> tuple[bool, int]:
         """Nodes that live first, and of them the one that is verified furthest."""
@@ -68,7 +92,10 @@ class HandOver:
         ``keeps_trying``: never resume, ask another one instead; for a node that stops.
         """
         state = self._state
-        others = tuple(node for node in state.configs.current.voters if node != state.me)
+        others = self._takers()
+        ordered = tuple(node for node in others if self._stays(node))
+        if not keeps_trying or ordered:
+            others = ordered
         if target is not None and target not in others:
             state.emit(HandOverFailed(f"{target} is no other voter of the channel"))
             return
@@ -82,6 +109,7 @@ class HandOver:
         # S9: stop accepting first, or the target never gets equal under load.
         self._sequencer.refusal = f"the leader hands its role to another replica ({reason}); retry"
         self._candidates = alive if target is None else (target,)
+        self.has_failed = False
         self._keeps_trying = keeps_trying
         self._begin_try()
 
@@ -105,6 +133,7 @@ class HandOver:
         """S9: on timeout accept writes again, or ask the next one if this node stops."""
         if self.deadline_ms is None or self._state.now_ms < self.deadline_ms:
             return
+        self.has_failed = True
         waited, stalled = self._state.settings.hand_over_timeout_ms, self._state.storage_stalled
         what = "the target did not take over" if self._is_asked else "no target became equal"
         text = f"{what} within {waited} ms" + (f"; {stalled}" if stalled else "")

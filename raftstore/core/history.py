@@ -43,7 +43,7 @@ class Lineage:
     KINDS: ClassVar = frozenset(RecordKind)
     HEEDS_COMMITS: ClassVar = False
 
-    __slots__ = ("_ends", "_known_from", "_runs_max", "_terms", "last_seq")
+    __slots__ = ("_ends", "_known_from", "_newest_from", "_runs_max", "_terms", "last_seq")
 
     def __init__(self, entries: Iterable[LineageEntry] = (), *, runs_max: int = RUNS_MAX) -> None:
         assert runs_max >= 1
@@ -53,6 +53,8 @@ class Lineage:
         runs = tuple(entries)
         self._terms: list[Term] = [run.term for run in runs]
         self._ends: list[Seq] = [run.end_seq for run in runs]
+        self._newest_from = self._ends[-2] if len(runs) > 1 else Seq(0)
+        """Behind it all records are of the newest run, which is asked for mostly."""
         self.last_seq = self._ends[-1] if runs else Seq(0)
         """Seq of the last record; 0 for an empty log."""
 
@@ -67,13 +69,14 @@ class Lineage:
         """A record at the log's end."""
         term, last_seq = record.term, Seq(record.base_seq + record.rows - 1)
         assert last_seq > self.last_seq, f"seq {last_seq} would follow {self.last_seq} (S2.1)"
-        self.last_seq = last_seq
+        before, self.last_seq = self.last_seq, last_seq
         if self._terms and self._terms[-1] == term:
             self._ends[-1] = last_seq
             return
         assert not self._terms or term > self._terms[-1], (
             f"a record of term {term} would follow one of term {self._terms[-1]} (S1.5)"
         )
+        self._newest_from = before
         self._terms.append(term)
         self._ends.append(last_seq)
 
@@ -86,6 +89,7 @@ class Lineage:
         if self._ends:
             self._ends[-1] = min(self._ends[-1], keep)
         self.last_seq = self._ends[-1] if self._ends else Seq(0)
+        self._newest_from = self._ends[-2] if len(self._ends) > 1 else self._known_from
         assert self.last_seq < from_seq, f"seq {self.last_seq} is left of a cut at {from_seq}"
 
     def commit(self, commit_seq: Seq) -> None:
@@ -94,8 +98,8 @@ class Lineage:
     # --- asking -----------------------------------------------------------------------------------
 
     def holds(self, term: Term, seq: int) -> bool:
-        """Tell whether the log has, or had before its base, a record of ``term`` at ``seq``; every
-        log holds (0, 0), and none holds what is not known any more."""
+        """Return whether the log has, or had before its base, a record of ``term`` at ``seq``;
+        every log holds (0, 0), and none holds what is not known any more."""
         if seq <= self._known_from:
             return seq == 0 and term == 0
         return seq <= self.last_seq and self.term_at(seq) == term
@@ -106,9 +110,9 @@ class Lineage:
         assert 0 <= seq <= self.last_seq, f"no record at seq {seq}, the log ends at {self.last_seq}"
         if seq == 0:
             return Term(0)
-        assert seq > self._known_from, "its term was forgotten"
-        if len(self._ends) == 1 or seq > self._ends[-2]:  # the newest run is asked for mostly
+        if seq > self._newest_from:
             return self._terms[-1]
+        assert seq > self._known_from, "its term was forgotten"
         return self._terms[bisect_left(self._ends, seq)]
 
     def newest(self, *, below: Term | None = None, above: Seq = Seq(0)) -> tuple[LineageEntry, ...]:
@@ -162,4 +166,5 @@ class Lineage:
             raise ValueError(f"terms that do not rise: {terms[-5:]}")
         self._known_from = known_from
         self._terms, self._ends = terms[1:], ends[1:]
+        self._newest_from = ends[-2] if len(ends) > 1 else known_from
         self.last_seq = base_seq

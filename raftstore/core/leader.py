@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 from raftstore.core.chain import digest_of
-from raftstore.core.effects import ReplicaCannotComplete, ServeSync
+from raftstore.core.change import Change
+from raftstore.core.effects import ReplicaCannotComplete, ServeSync, StepDown
 from raftstore.core.hand_over import HandOver
 from raftstore.core.missed_writes import FetchingLeader
 from raftstore.core.progress import Progress, ProgressView
@@ -28,12 +29,13 @@ from raftstore.protocol.replication import (
     FreshRequest,
     MsgSyncRequest,
     ReadIndexReply,
+    RemovedNotice,
     ReplicationMessage,
     StoreAck,
     StoreReject,
     StoreRequest,
 )
-from raftstore.types import NO_GUID, NodeId, RecordKind, Role, Seq, Term
+from raftstore.types import NO_GUID, ChannelConfig, NodeId, RecordKind, ReplicaId, Role, Seq, Term
 
 
 class Leader:
@@ -47,13 +49,20 @@ class Leader:
         self._state = state
         self._term = state.term
         self._progress: dict[NodeId, Progress] = {
-            node: Progress() for node in state.configs.current.members if node != state.me
+            node: Progress(number=state.configs.current.number_of(node))
+            for node in state.configs.current.members
+            if node != state.me
         }
         self.sequencer = Sequencer(state, self._replicas_holding)
         self.fetching = FetchingLeader(state, self.sequencer)
         self.reads = ReadRounds(state)
         self.hand_over = HandOver(state, self.sequencer, self._progress)
+        self.change = Change(
+            state, self._progress, self.hand_over, self._append_config, self._probe
+        )
         self._notice_at_ms: int | None = None
+        self.is_ready = False
+        """Whether a record of the term is committed (S7.1, first clause)."""
         self._appended: deque[tuple[Seq, int]] = deque()
         """(last seq, when appended) of the records of the term that are not committed."""
 
@@ -63,17 +72,24 @@ class Leader:
         assert state.lineage.last.term < state.term, (
             f"term {state.term} has a record before its leader wrote one (S2.2)"
         )
-        record = Record(
-            term=state.term,
-            base_seq=Seq(state.last_seq + 1),
+        record = self._own_record(RecordKind.TERM_START, b"")
+        if not state.configs.current.has_voter(state.own_id):
+            # M18: elected for its log alone, by voters that one of them may lead with it.
+            self.sequencer.refusal = "this replica leads only until a voter can; retry"
+        self._replicate(record, inlined=True)
+
+    def _own_record(self, kind: RecordKind, payload: bytes) -> Record:
+        """The next record of the log, which the leader makes itself: no publisher knows of it."""
+        return Record(
+            term=self._state.term,
+            base_seq=Seq(self._state.last_seq + 1),
             rows=1,
             guid=NO_GUID,
             timestamp_ms=self.sequencer.next_timestamp_ms(),
-            digest=digest_of(b""),
-            kind=RecordKind.TERM_START,
-            payload=b"",
+            digest=digest_of(payload),
+            kind=kind,
+            payload=payload,
         )
-        self._replicate(record, inlined=True)
 
     def stop(self) -> None:
         """The role is lost: pending publishes are in doubt (S4.3), reads must go elsewhere."""
@@ -82,14 +98,8 @@ class Leader:
         self.reads.refuse_all(NotLeaderError, text)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether a record of the term is committed (S7.1, first clause)."""
-        state = self._state
-        return state.lineage.term_at(state.commit_seq) == state.term
-
-    @property
     def knows_position(self) -> bool:
-        """Whether it may tell how far the channel is committed.
+        """Whether it may report how far the channel is committed.
 
         S7.3: not before a record of the term is committed, and not after the node stood still,
         for another may lead since: a follower that measured its lag against an old position would
@@ -99,7 +109,7 @@ class Leader:
 
     @property
     def told_commit_seq(self) -> Seq:
-        """The commit position told to others: 0 while the leader may not know it."""
+        """The commit position reported to others: 0 while the leader may not know it."""
         return self._state.commit_seq if self.knows_position else Seq(0)
 
     def progress(self) -> dict[NodeId, ProgressView]:
@@ -127,13 +137,13 @@ class Leader:
         self.sequencer.await_outcome(client, message)
 
     def _replicate(self, record: Record, *, inlined: bool) -> None:
-        """Tell the followers, then write: in this order on purpose (NATS-049)."""
+        """Send to the followers, then write: in this order on purpose (NATS-049)."""
         state = self._state
         assert record.term == self._term == state.term, (
             f"a record of term {record.term} by the leader of {self._term} in {state.term} (S1.5)"
         )
         assert record.base_seq == state.lineage.last_seq + 1, (
-            f"followers would be told of seq {record.base_seq} behind {state.lineage.last_seq}"
+            f"followers would be sent seq {record.base_seq} behind {state.lineage.last_seq}"
         )
         meta = RecordMeta(
             term=record.term,
@@ -162,16 +172,58 @@ class Leader:
         state.append(record)
         self._appended.append((record.last_seq, state.now_ms))
 
+    # --- configurations ---------------------------------------------------------------------------
+
+    def _append_config(self, config: ChannelConfig, payload: bytes) -> None:
+        """M2: it counts from its append on, for this record, too."""
+        record = self._own_record(RecordKind.CONFIG, payload)
+        self._follow(config)
+        self._replicate(record, inlined=True)
+        self.change.on_config()
+        self.hand_over.on_config()
+        self.reads.on_config()
+        self.advance_commit()  # M25: fewer may be needed than before
+
+    def _follow(self, config: ChannelConfig) -> None:
+        """M25: progress of the members of ``config``, of new lives and new members from nothing."""
+        for node, progress in tuple(self._progress.items()):
+            if not config.has_member(ReplicaId(node, progress.number)):
+                del self._progress[node]
+        for node in config.members:
+            if node != self._state.me and node not in self._progress:
+                self._progress[node] = Progress(number=config.number_of(node))
+
+    def _probe(self, node: NodeId) -> None:
+        """A notice makes a follower acknowledge."""
+        self._send_notice(node, self._progress[node])
+
+    def _on_config_committed(self, before: ChannelConfig) -> None:
+        """M13: replicas that it names no more are notified. M5: a leader that is no voter of it
+        gives up, once the members know of the commit; else the change goes on."""
+        state, now = self._state, self._state.configs.committed.config
+        for node in before.members:
+            replica = ReplicaId(node, before.number_of(node))
+            if node != state.me and not now.has_member(replica):
+                self.send_removed(replica)
+        if state.configs.current is now and not now.has_voter(state.own_id):
+            for node, progress in self._progress.items():
+                self._send_notice(node, progress)
+            state.emit(StepDown("a committed configuration does not name this replica as a voter"))
+        else:
+            self.change.advance()
+
     # --- messages ---------------------------------------------------------------------------------
 
     def on_message(self, sender: NodeId, message: ReplicationMessage) -> None:
         """A follower's message of this term."""
         progress = self._progress.get(sender)
-        if progress is None:
-            return  # S3.6: not a member
+        # S3.6, M4: no member, or another life of a member's replica.
+        if progress is None or getattr(message, "replica", progress.number) != progress.number:
+            self._on_stranger(sender, message)
+            return
         match message:
             case StoreAck():
-                self._on_ack(progress, message)
+                self._on_ack(sender, progress, message)
             case StoreReject():
                 progress.is_catching_up = True
                 progress.on_heard(self._state.now_ms)
@@ -197,23 +249,45 @@ class Leader:
             case _:
                 self._state.halt(f"{sender} acts as a second leader of the term (S13)")
 
-    def _on_ack(self, progress: Progress, ack: StoreAck) -> None:
+    def _on_stranger(self, sender: NodeId, message: ReplicationMessage) -> None:
+        """M13: a removed replica is notified when it acknowledges or asks for history."""
+        if isinstance(message, (StoreAck, MsgSyncRequest)):
+            replica = ReplicaId(sender, message.replica)
+            if self._state.configs.has_dropped(replica):
+                self.send_removed(replica)
+
+    def send_removed(self, replica: ReplicaId) -> None:
+        """M13: a hint to a replica that the committed configurations have dropped."""
+        state = self._state
+        notice = RemovedNotice(
+            channel=state.channel,
+            term=state.term,
+            config_seq=state.configs.committed.seq,
+            commit_seq=self.told_commit_seq,
+            replica=replica.number,
+        )
+        state.send_if_known(replica.node, notice)
+
+    def _on_ack(self, sender: NodeId, progress: Progress, ack: StoreAck) -> None:
         state = self._state
         assert ack.term == self._term, f"an ack of term {ack.term} counts in {self._term} (S1.4)"
-        moved = progress.on_ack(ack, last_seq=state.last_seq, now_ms=state.now_ms)
-        if not progress.needs(state.last_seq, state.commit_seq):
+        last_seq = state.lineage.last_seq
+        moved = progress.on_ack(ack, last_seq=last_seq, now_ms=state.now_ms)
+        if not progress.needs(last_seq, state.commit_seq):
             progress.resend_at_ms = None
         elif moved or progress.resend_at_ms is None:
             progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         if moved:
             self.advance_commit()
             self.hand_over.advance()
+        if self.change.due_ms is not None:
+            self.change.on_ack(sender, progress)
 
     def _on_read_reply(self, sender: NodeId, reply: ReadIndexReply) -> None:
         knew_position = self.knows_position
         self.reads.on_reply(sender, reply)
         if self.knows_position and not knew_position:
-            self._arm_notice()  # followers were told no position meanwhile
+            self._arm_notice()  # followers were sent no position meanwhile
 
     def on_storage_stalled(self, down: tuple[NodeId, ...]) -> None:
         """S0.4: the disk hangs here, or goes on: lead no longer if anybody else can."""
@@ -259,6 +333,8 @@ class Leader:
     def advance_commit(self) -> None:
         """S3: commit what a quorum durably holds, and answer those who wait for it."""
         state = self._state
+        if state.commit_seq == state.lineage.last_seq:
+            return
         held = quorum_seq(state.configs.current, self._matches())
         if held <= state.commit_seq:
             return
@@ -267,11 +343,17 @@ class Leader:
             return
         # S1.4: a leader acts only while its term is the one it won.
         assert state.term == self._term, f"term {self._term} was won, {state.term} is present"
+        was_ready, self.is_ready = self.is_ready, True
+        if not was_ready and state.configs.committed.seq:
+            state.emit_config()  # M22: the leader before may not have reported it
+        before = state.configs.committed
         for last_seq in state.advance_commit(held):
             self.sequencer.on_committed(last_seq)
         self._learn_freshness(held)
         self.reads.advance()
         self._arm_notice()
+        if not was_ready or state.configs.committed is not before:
+            self._on_config_committed(before.config)
 
     def _learn_freshness(self, commit_seq: Seq) -> None:
         """S7.3: a quorum stored the record in this term, so when it was appended nobody had
@@ -286,17 +368,19 @@ class Leader:
         """S3.2: one durable match per distinct member id."""
         state = self._state
         match = {node: progress.match_seq for node, progress in self._progress.items()}
-        # S3.3: the leader counts itself only after its own fsync, and with its term durable (S0.5).
-        if state.durable_term == state.term:
-            match[state.me] = state.durable_seq
+        # S3.3, S0.6: the leader counts itself for what it has stored, with its term durable (S0.5),
+        # and if it is the replica that the configuration names (M4).
+        is_named = state.configs.current.number_of(state.me) == state.number
+        if is_named and state.durable_term == state.term:
+            match[state.me] = state.stored_seq
         return match
 
     def _replicas_holding(self, seq: Seq) -> int:
         """Voters known to hold ``seq`` durably."""
         match = self._matches()
-        return sum(match.get(node, 0) >= seq for node in self._state.configs.current.voters)
+        return sum([match.get(node, 0) >= seq for node in self._state.configs.current.voters])
 
-    # --- telling followers what nothing else carries (S3.5) --------------------------------------
+    # --- sending followers what nothing else carries (S3.5) --------------------------------------
 
     def _arm_notice(self) -> None:
         if self._progress:
@@ -306,17 +390,18 @@ class Leader:
     def _send_notice(self, node: NodeId, progress: Progress) -> None:
         state = self._state
         term, last_seq = state.lineage.last
+        commit_seq = self.told_commit_seq
         notice = CommitNotice(
             channel=state.channel,
             term=state.term,
-            commit_seq=self.told_commit_seq,
+            commit_seq=commit_seq,
             last_seq=last_seq,
             last_term=term,
-            commit_hash=state.chain.at(self.told_commit_seq) or b"",
-            commit_batches=state.batches.tell(self.told_commit_seq),
+            commit_hash=state.chain.at(commit_seq) or b"",
+            commit_batches=state.batches.tell(commit_seq),
         )
         state.send(node, notice)
-        progress.told_commit = self.told_commit_seq
+        progress.told_commit = commit_seq
 
     # --- timers -----------------------------------------------------------------------------------
 
@@ -326,10 +411,12 @@ class Leader:
         self.sequencer.on_timer()
         self.reads.on_timer()
         self.hand_over.on_timer()
+        self.change.on_timer()
         if self._notice_at_ms is not None and self._notice_at_ms <= now_ms:
             self._notice_at_ms = None
+            told_commit_seq = self.told_commit_seq
             for node, progress in self._progress.items():
-                if progress.told_commit < self.told_commit_seq:
+                if progress.told_commit < told_commit_seq:
                     self._send_notice(node, progress)
                     if progress.resend_at_ms is None:
                         progress.arm_resend(now_ms, state.settings.resend_interval_ms)
@@ -354,6 +441,7 @@ class Leader:
             self.sequencer.next_deadline_ms(),
             self.reads.next_deadline_ms(),
             self.hand_over.deadline_ms,
+            self.change.due_ms,
         ):
             if other is not None and (due is None or other < due):
                 due = other

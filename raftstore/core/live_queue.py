@@ -144,4 +144,5 @@ class LiveQueue:
 
 
 def _size(entry: LiveEntry) -> int:
-    return ENTRY_BYTES + len(entry.meta.payload or b"")
+    payload = entry.meta.payload
+    return ENTRY_BYTES if payload is None else ENTRY_BYTES + len(payload)

@@ -1,6 +1,6 @@
 """Writes that reached followers and not the leader to whom they are addressed (S5.6, NATS-064).
 
-A follower that holds a write for its leader of which no StoreRequest tells offers it to that
+A follower that holds a write for its leader that no StoreRequest names offers it to that
 leader, once. The leader fetches what it does not know, and judges it as if the publisher's message
 had come late: the answer goes back through the follower. Nothing is sequenced by anybody else.
 
@@ -43,7 +43,7 @@ class OfferingFollower:
         """Publisher of each write that was relayed, the oldest first."""
 
     def on_timer(self) -> None:
-        """Offer what the leader has told nothing of for ``replication.write_offer_ms``."""
+        """Offer what no StoreRequest of the leader has named for ``replication.write_offer_ms``."""
         state = self._state
         due = self._payloads.take_offers(state.now_ms)
         if not due or state.leader is None or state.mode is not FollowerMode.STEADY:

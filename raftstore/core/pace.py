@@ -29,7 +29,7 @@ class _Point(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Of the last seconds."""
+    """Rates of the last seconds."""
 
     rows: int
     """Rows a second that the log came forward."""
@@ -40,7 +40,7 @@ class Rates(NamedTuple):
 
 
 class Pace:
-    """Of one catching-up, under one leader."""
+    """The pace of one catching-up, under one leader."""
 
     def __init__(self, now_ms: int, *, window_ms: int, windows: int) -> None:
         assert window_ms >= 1, f"windows of {window_ms} ms"

@@ -25,7 +25,7 @@ class PayloadRoom(Protocol):
         """Whether one more payload may be held; then it counts until it is released."""
 
     def release(self, client: int, channel: ChannelId, guid: Guid, digest: bytes) -> None:
-        """It is held no longer."""
+        """Stop counting a payload that is held no longer."""
 
 
 class _HeldPayload(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raftstore.protocol.replication import StoreAck
-from raftstore.types import Seq
+from raftstore.types import FOUNDING_NUMBER, ReplicaNumber, Seq
 
 RESEND_BACKOFF_MAX = 8
 """A follower that never answers is reminded at most this many times less often."""
@@ -26,6 +26,8 @@ class ProgressView(NamedTuple):
 class Progress:
     """One follower in one term: everything starts at zero when the term is won (S3.4)."""
 
+    number: ReplicaNumber = FOUNDING_NUMBER
+    """Which life of the node's replica it is: what another one says is not counted (M4)."""
     match_seq: Seq = Seq(0)
     """Highest seq it reported durable and verified in this term; never goes back."""
     applied_seq: Seq = Seq(0)
@@ -34,6 +36,8 @@ class Progress:
     told_commit: Seq = Seq(0)
     """Commit position we last sent it; it may have been lost."""
     heard_ms: int | None = None
+    acked_ms: int | None = None
+    """When its last ack came: recovering and stopped replicas send none (S0.3, S13)."""
     is_catching_up: bool = True
     cannot_complete: bool = False
     """It said that it falls further behind all the time (NATS-150)."""
@@ -49,6 +53,7 @@ class Progress:
         self.applied_seq = max(self.applied_seq, ack.applied_seq)
         self.commit_seq = max(self.commit_seq, ack.commit_seq)
         self.on_heard(now_ms)
+        self.acked_ms = now_ms
         return moved
 
     def on_heard(self, now_ms: int) -> None:

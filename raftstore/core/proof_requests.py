@@ -87,6 +87,6 @@ class ProofRequests:
         state = self._state
         assert state.leader is not None, "a proof is asked of no node"
         assert state.role is not Role.LEADER, "a leader proves its position by its own rounds"
-        message = FreshRequest(channel=state.channel, term=state.term, round_id=self._round_id)
+        message = FreshRequest(state.channel, state.term, self._round_id, state.number)
         state.send(state.leader, message)
         self._repeat_at_ms = state.now_ms + state.settings.read_index_retry_ms

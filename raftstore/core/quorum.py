@@ -5,9 +5,9 @@ Elections, commits and reads all count by this one rule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from raftstore.types import ChannelConfig, NodeId, Seq, without_repetition
+from raftstore.types import ChannelConfig, NodeId, ReplicaId, Seq, without_repetition
 
 
 def majority(size: int) -> int:
@@ -24,9 +24,17 @@ def has_quorum(config: ChannelConfig, confirmed: Collection[NodeId]) -> bool:
     new members can decide alone (S1.3).
     """
     return bool(config.voter_sets) and all(
-        sum(voter in confirmed for voter in voters) >= majority(len(voters))
+        sum([voter in confirmed for voter in voters]) >= majority(len(voters))
         for voters in _distinct(config)
     )
+
+
+def counted(config: ChannelConfig, replicas: Iterable[ReplicaId]) -> set[NodeId]:
+    """The nodes of those replicas that have the number by which ``config`` names them (M4).
+
+    Another life of a node's replica is not counted, whatever it says, this node's own included.
+    """
+    return {node for node, number in replicas if config.number_of(node) == number}
 
 
 def quorum_seq(config: ChannelConfig, match: Mapping[NodeId, Seq]) -> Seq:
@@ -38,7 +46,7 @@ def quorum_seq(config: ChannelConfig, match: Mapping[NodeId, Seq]) -> Seq:
     # S3.6: only the voters of the configuration are looked up; anybody else is not counted.
     best: int | None = None
     for group in _distinct(config):
-        seqs = sorted((match.get(node, 0) for node in group), reverse=True)
+        seqs = sorted([match.get(node, 0) for node in group], reverse=True)
         held = seqs[majority(len(seqs)) - 1] if seqs else 0
         best = held if best is None else min(best, held)
     return Seq(best or 0)

@@ -17,7 +17,7 @@ from raftstore.core.quorum import has_quorum
 from raftstore.core.state import ChannelState
 from raftstore.errors import OverloadedError, RequestError, UnavailableError
 from raftstore.protocol.replication import FreshReply, ReadIndexReply, ReadIndexRequest
-from raftstore.types import NodeId, Role, Seq
+from raftstore.types import NodeId, ReplicaNumber, Role, Seq
 
 
 class _Read(NamedTuple):
@@ -36,7 +36,7 @@ class _Round:
     askers: dict[NodeId, int]
     is_proof_wanted: bool
     repeat_at_ms: int = 0
-    confirmed: dict[NodeId, None] = field(default_factory=dict)
+    confirmed: dict[NodeId, ReplicaNumber] = field(default_factory=dict)
 
 
 class ReadRounds:
@@ -96,8 +96,23 @@ class ReadRounds:
     def on_reply(self, sender: NodeId, reply: ReadIndexReply) -> None:
         """A voter confirms that the term is still ours; replies to other rounds count nothing."""
         if self._round is not None and reply.round_id == self._round.round_id:
-            self._round.confirmed[sender] = None
+            self._round.confirmed[sender] = reply.replica
             self.advance()
+
+    def on_config(self) -> None:
+        """M25: another configuration counts, for the round under way, too: voters that it adds are
+        asked, and other lives of replicas that it names have confirmed nothing (M4)."""
+        current, state = self._round, self._state
+        if current is None:
+            return
+        config = state.configs.current
+        current.confirmed = {
+            node: number
+            for node, number in current.confirmed.items()
+            if config.number_of(node) == number
+        }
+        self._ask(current)
+        self.advance()
 
     def advance(self) -> None:
         """Finish the round if a quorum has confirmed it, start the next, answer what is applied."""
@@ -169,7 +184,8 @@ class ReadRounds:
         )
         self._next_round_id += 1
         self._waiting, self._askers, self._is_proof_wanted = [], {}, False
-        self._round.confirmed[state.me] = None
+        if state.configs.current.number_of(state.me) == state.number:  # M4
+            self._round.confirmed[state.me] = state.number
         self._ask(self._round)
         return True
 
@@ -211,7 +227,7 @@ class ReadRounds:
             channel=state.channel, term=state.term, round_id=current.round_id
         )
         for voter in state.configs.current.voters:
-            if voter not in current.confirmed:
+            if voter != state.me and voter not in current.confirmed:
                 state.send(voter, message)
         current.repeat_at_ms = state.now_ms + state.settings.read_index_retry_ms
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, assert_never
 
-from raftstore.config import CatchUpSettings, ReplicationSettings
+from raftstore.config import CatchUpSettings, MembershipSettings, ReplicationSettings
+from raftstore.core.doubt import UNKNOWN_END
 from raftstore.core.effects import Effect, HandOverFailed, ReadRefused
 from raftstore.core.events import (
     Applied,
@@ -21,6 +22,7 @@ from raftstore.core.events import (
     Event,
     FreshnessRequested,
     HandOverRequested,
+    LocalEvent,
     PayloadSource,
     PeerHash,
     Persisted,
@@ -31,12 +33,14 @@ from raftstore.core.events import (
     RoleChanged,
     Stalled,
     StorageStalled,
+    TargetKnown,
     TimerFired,
     TrimTo,
 )
 from raftstore.core.follower import Follower
 from raftstore.core.found_table import FOUND_TABLE, FoundTable
 from raftstore.core.leader import Leader
+from raftstore.core.members import MemberViews
 from raftstore.core.payload_repair import give_payloads
 from raftstore.core.pending import PayloadRoom, PendingPayloads
 from raftstore.core.progress import ProgressView
@@ -47,32 +51,36 @@ from raftstore.core.statistics import CatchUpView, ReplicaStatistics
 from raftstore.core.write_outcome import WriteOutcomeFound, write_outcome_of
 from raftstore.errors import NoLeaderError, NotLeaderError, UnavailableError
 from raftstore.ports.log import Base, RecoveredChannel
+from raftstore.protocol.log_ends import AskLogEnd, LogEnd
 from raftstore.protocol.payload_repair import PayloadRequest
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import FreshReply
 from raftstore.types import (
+    FOUNDING_NUMBER,
     ChannelConfig,
     ChannelId,
     FollowerMode,
     Guid,
     History,
     NodeId,
+    ReplicaNumber,
     Role,
     Seq,
     Term,
 )
 
 DISPUTED: Final = (
-    "another replica has another history; a quorum has to tell which one is right first; retry"
+    "another replica has another history; a quorum has to show which one is right first; retry"
 )
 
 
-class Replica:
+class Replica(MemberViews):
     """The replication protocol of one channel on one node.
 
     ``records`` are the channel's records behind the base of its log, in order (payloads may be
     empty except of CONFIG and BATCH_MARK): what is derived from them goes on from that base.
-    ``found``: what the log does not tell of the table.
+    ``found``: what the log does not say about the table. ``number``: which life of this node's
+    replica it is (M14).
     Raises CorruptRecordError or NewerFormatError when the base cannot be read.
     """
 
@@ -84,6 +92,7 @@ class Replica:
         creation_config: ChannelConfig,
         settings: ReplicationSettings,
         catch_up: CatchUpSettings = ChannelState.catch_up,
+        membership: MembershipSettings = ChannelState.membership,
         durability: str,
         recovered: RecoveredChannel,
         records: Iterable[Record],
@@ -91,6 +100,7 @@ class Replica:
         found: FoundTable = FOUND_TABLE,
         first_round_id: int = 0,
         room: PayloadRoom | None = None,
+        number: ReplicaNumber = FOUNDING_NUMBER,
     ) -> None:
         self._state = ChannelState(
             me=me,
@@ -102,9 +112,11 @@ class Replica:
             records=records,
             applied_seq=applied_seq,
             found=found,
+            first_round_id=first_round_id,
+            number=number,
         )
         self._state.sync_request_id = first_round_id
-        self._state.catch_up = catch_up
+        self._state.catch_up, self._state.membership = catch_up, membership
         self._payloads = PendingPayloads(
             messages_max=settings.pending_messages_max,
             bytes_max=settings.pending_bytes_max,
@@ -126,7 +138,11 @@ class Replica:
         if state.halted is not None:
             return []
         state.now_ms = now_ms
-        self._dispatch(event)
+        match event:
+            case Received():
+                self._on_received(event)
+            case _:
+                self._dispatch(event)
         if self._leader is None:
             self._follower.finish()
         return state.take_effects()
@@ -143,20 +159,21 @@ class Replica:
         other = self._payloads.next_ms
         if other is not None and (due is None or other < due):
             due = other
+        if self._state.doubt is not None:
+            other = self._state.doubt.due_ms
+            due = other if due is None else min(due, other)
         if self._fresh.until_ms is not None:
             other = self._fresh.next_deadline_ms()
             if other is not None and (due is None or other < due):
                 due = other
         return due
 
-    def _dispatch(self, event: Event) -> None:  # noqa: C901 - one arm per event
+    def _dispatch(self, event: LocalEvent) -> None:  # noqa: C901 - one arm per event
         match event:
-            case Received():
-                self._on_received(event)
             case PublishReceived():
                 self._on_publish(event)
-            case Persisted(durable_seq, durable_term):
-                self._on_persisted(durable_seq, durable_term)
+            case Persisted():
+                self._on_persisted(event)
             case Applied(applied_seq, conflicts):
                 self._on_applied(applied_seq, conflicts)
             case Broken(reason):
@@ -185,6 +202,8 @@ class Replica:
                 self._state.check_hash(sender, seq, commit_hash)
             case TrimTo(base):
                 self._state.trim(base)
+            case TargetKnown():
+                self._on_target(event)
             case PayloadSource(seq, node):
                 if self._leader is None:
                     self._follower.on_payload_source(seq, node)
@@ -194,18 +213,31 @@ class Replica:
     # --- events -----------------------------------------------------------------------------------
 
     def _on_received(self, event: Received) -> None:
-        state = self._state
+        state, message = self._state, event.message
+        if isinstance(message, (AskLogEnd, LogEnd)):
+            self._on_log_ends(event.sender, message)
+            return
         # S1.4: the engine fences; a message of another term must not be looked at here either.
         if event.message.term != state.term or state.stopped is not None:
             return
-        if isinstance(event.message, PayloadRequest):
-            give_payloads(state, self._payloads, event.sender, event.message)
+        if type(message) is PayloadRequest:
+            give_payloads(state, self._payloads, event.sender, message)
         elif self._leader is not None:
-            self._leader.on_message(event.sender, event.message)
-        elif isinstance(event.message, FreshReply):
-            self._fresh.on_reply(event.sender, event.message)
+            self._leader.on_message(event.sender, message)
+        elif type(message) is FreshReply:
+            self._fresh.on_reply(event.sender, message)
         else:
-            self._follower.on_message(event.sender, event.message)
+            self._follower.on_message(event.sender, message)
+
+    def _on_log_ends(self, sender: NodeId, message: AskLogEnd | LogEnd) -> None:
+        """S0.6: what may be wrong says nothing of itself (S13)."""
+        state = self._state
+        if isinstance(message, LogEnd):
+            state.on_log_end(sender, message)
+        elif state.stopped is None and not state.is_disputed:
+            leads, own = self._leader is not None, state.lineage.last
+            answer = LogEnd(state.channel, state.term, message.request_id, own, leads)
+            state.send_if_known(sender, answer)
 
     def _on_publish(self, event: PublishReceived) -> None:
         state, client, message = self._state, event.client, event.message
@@ -231,8 +263,8 @@ class Replica:
         else:
             self._leader.on_publish(client, message, event.refusal)
 
-    def _on_persisted(self, durable_seq: Seq, durable_term: Term) -> None:
-        self._state.on_persisted(durable_seq, durable_term)
+    def _on_persisted(self, event: Persisted) -> None:
+        self._state.on_persisted(event.durable_seq, event.durable_term, event.stored_seq)
         if self._leader is None:
             self._follower.on_persisted()
         elif self._state.stopped is None:
@@ -253,6 +285,13 @@ class Replica:
             self._leader.on_timer()
         else:
             self._follower.on_timer()
+        self._state.ask_log_ends()
+
+    def _on_target(self, event: TargetKnown) -> None:
+        self._state.target = event.target
+        self._state.config_seq_reported = event.config_seq_reported
+        if self._leader is not None:
+            self._leader.change.advance()
 
     def _on_read(self, token: int) -> None:
         state = self._state
@@ -372,7 +411,7 @@ class Replica:
         """The outcome of a write (N4); None: this replica does not lead, or stopped serving.
 
         Only for a question that came before a ReadIndex round was started that is confirmed by
-        now. What is told to be not applied is refused from now on.
+        now. What is reported as not applied is refused from now on.
         """
         if self._leader is None or self._state.stopped is not None:
             return None
@@ -385,31 +424,28 @@ class Replica:
         # S1.2: everything accepted may still be acknowledged, so all of it counts in a vote.
         return self._state.lineage.last
 
-    def config(self) -> ChannelConfig:
-        """The newest configuration in the log, else the creation configuration."""
-        return self._state.configs.current
-
-    def config_committed(self) -> bool:
-        """False while the newest configuration is not known to be committed."""
-        return self._state.configs.current_seq <= self._state.commit_seq
-
-    def may_vote(self) -> bool:
-        """S0.3: false while acknowledged records are missing here: no vote and no pre-vote.
+    def may_vote(self, candidate: History = UNKNOWN_END) -> bool:
+        """S0.3: false while acknowledged records are missing here: no vote and no pre-vote for a
+        candidate of this history.
 
         A replica whose copied table is ahead of its log votes: all that it ever acknowledged is in
-        its log, by which votes are judged (S1.1), and it may be what a quorum lacks.
+        its log, by which votes are judged (S1.1), and it may be what a quorum lacks. One in doubt
+        votes for who has come to its target (S0.6).
         """
         if self.may_stand():
             return True
-        state = self._state
+        state, doubt = self._state, self._state.doubt
         is_able = state.storage_stalled is None and state.stopped is None
         if state.is_disputed:
+            return False
+        if doubt is not None and (doubt.target is None or candidate < doubt.target):
             return False
         return is_able and state.keeps_promises
 
     def may_stand(self) -> bool:
         """S0.3: false while recovering (and when stopped): no candidacy.
-        Nor while the disk hangs (S0.4): nothing would become durable, so nothing could be told."""
+        Nor while the disk hangs (S0.4): nothing would become durable, so nothing could be
+        acknowledged."""
         if self._state.storage_stalled is not None:
             return False
         if self._state.is_disputed:
@@ -481,13 +517,18 @@ class Replica:
 
     @property
     def is_flapping(self) -> bool:
-        """It left steady state again and again (NATS-153)."""
+        """Whether it left steady state again and again (NATS-153)."""
         return self._state.flapping.is_flapping(self._state.now_ms)
 
     @property
     def is_recovering(self) -> bool:
         """S0.3: acknowledged records are missing here; nothing is served or confirmed."""
         return self._state.recovering is not None
+
+    @property
+    def doubt(self) -> str:
+        """S0.6: acknowledged records may be lost here; what it waits for, for people. Empty: no."""
+        return "" if self._state.doubt is None else self._state.doubt.waits_for
 
     @property
     def lacks_rows(self) -> bool:
@@ -512,7 +553,7 @@ class Replica:
 
     @property
     def knows_position(self) -> bool:
-        """Leader that may tell others how far the channel is committed (S7.3)."""
+        """Leader that may report to others how far the channel is committed (S7.3)."""
         return self._leader is not None and self._leader.knows_position
 
     @property
@@ -579,7 +620,7 @@ class Replica:
 
     @property
     def is_disputed(self) -> bool:
-        """S13: another replica has another history, and no quorum has told who is wrong."""
+        """S13: another replica has another history, and no quorum has shown which is wrong."""
         return self._state.is_disputed
 
     @property

@@ -54,6 +54,7 @@ PUBLISHED_KINDS = frozenset(
         RecordKind.ROWS_WITH_TTL,
         RecordKind.CONDITIONAL_WITH_TTL,
         RecordKind.EXPIRE,
+        RecordKind.TRIM_OUTCOMES,
     }
 )
 """What a publisher may send; the engine takes some of them from its own node only."""
@@ -78,8 +79,8 @@ def reject(
 def refuse_not_leader(state: ChannelState, client: int, message: PubMsg) -> None:
     """The publisher addressed this node, but it does not lead that term (S5.6).
 
-    NOT_APPLIED is told only when this node certainly never gave the write a seq; a second copy of a
-    message whose first copy was sequenced before a step-down is in doubt (S4.1).
+    NOT_APPLIED is answered only when this node certainly never gave the write a seq; a second copy
+    of a message whose first copy was sequenced before a step-down is in doubt (S4.1).
     """
     if state.may_have_sequenced(message.guid, message.term):
         text = f"the leadership of term {message.term} ended while the write was in doubt; retry it"
@@ -115,6 +116,8 @@ class Sequencer:
         self._state = state
         self._replicas_holding = replicas_holding
         self._waiting = WaitingPublishers(quorum_timeout_ms=state.settings.quorum_timeout_ms)
+        self.next_deadline_ms = self._waiting.next_deadline_ms
+        """When the next publisher must be answered."""
         self._refused: dict[Guid, _Refused] = {}  # the longest ago first
         self.fence = Fence()
         self.refusal: str | None = None
@@ -141,7 +144,7 @@ class Sequencer:
         if verdict is not Verdict.NEW:
             self._answer_known(client, message, verdict, written)
             return None
-        if message.guid in self.fence:  # N4: its fate was reported, and stays what was told
+        if message.guid in self.fence:  # N4: its fate was reported, and stays as it was reported
             text = f"guid {guid_text(state.channel, message.guid)} was answered as not applied, and"
             text += " is refused since; write again with another guid"
             reject(state, client, message, GuidFencedError, text)
@@ -229,10 +232,6 @@ class Sequencer:
                 text = f"{text} ({self._state.storage_stalled})"
             reject(self._state, waiter.client, waiter, LeadershipLostError, text)
 
-    def next_deadline_ms(self) -> int | None:
-        """When the next publisher must be answered."""
-        return self._waiting.next_deadline_ms()
-
     @property
     def waiting(self) -> int:
         """Publishers without an answer."""
@@ -246,7 +245,7 @@ class Sequencer:
         state, guid = self._state, message.guid
         if verdict is Verdict.EXPIRED:  # S4.5: UNKNOWN, never a second application
             text = (
-                f"counter {guid_counter(guid)} is too old to tell whether it was applied; "
+                f"counter {guid_counter(guid)} is too old to know whether it was applied; "
                 "read the row to see"
             )
             reject(state, client, message, GuidExpiredError, text)
@@ -292,11 +291,19 @@ class Sequencer:
         if state.uncommitted_records >= settings.uncommitted_records_max:
             limit = settings.uncommitted_records_max
             count = state.uncommitted_records
-            return Refusal(OverloadedError, f"{count} of {limit} uncommitted records; retry later")
+            text = (
+                f"{count} records of the channel wait to be committed, the limit is {limit} "
+                "(replication.uncommitted_records_max); retry later"
+            )
+            return Refusal(OverloadedError, text)
         held = state.tail.bytes + len(message.payload)
         if state.uncommitted_records and held > settings.uncommitted_bytes_max:
             limit = settings.uncommitted_bytes_max
-            return Refusal(OverloadedError, f"{held} of {limit} uncommitted bytes; retry later")
+            text = (
+                f"{held} bytes of the channel would wait to be committed, the limit is {limit} "
+                "(replication.uncommitted_bytes_max); retry later"
+            )
+            return Refusal(OverloadedError, text)
         if state.last_seq + message.rows > PUBLISHED_SEQ_MAX:
             text = (
                 f"the log of the channel ends at seq {state.last_seq}, and no record may end above "

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from raftstore.config import CatchUpSettings, ReplicationSettings
+from raftstore.config import CatchUpSettings, MembershipSettings, ReplicationSettings
 from raftstore.core.commit_proofs import Freshness
 from raftstore.core.dedupe import WrittenRecord
+from raftstore.core.doubt import UNKNOWN_END, Doubt
 from raftstore.core.effects import (
     Append,
     CommitAdvanced,
+    ConfigCommitted,
+    DoubtEnded,
     Effect,
     Halt,
     HistoriesDiffer,
@@ -35,16 +36,21 @@ from raftstore.core.flapping import Flapping
 from raftstore.core.folds import Folds
 from raftstore.core.found_table import FOUND_TABLE, FoundTable
 from raftstore.ports.log import Base, RecoveredChannel
+from raftstore.protocol.log_ends import LogEnd
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import ReplicationMessage
 from raftstore.types import (
     EMPTY_HISTORY,
+    FOUNDING_NUMBER,
+    ChangeTarget,
     ChannelConfig,
     ChannelId,
     FollowerMode,
     Guid,
     History,
     NodeId,
+    ReplicaId,
+    ReplicaNumber,
     Role,
     Seq,
     Term,
@@ -62,10 +68,23 @@ class ChannelState:
     storage_stalled: str | None = None
     """What the disk of this node does not finish (S0.4)."""
     catch_up: CatchUpSettings = CatchUpSettings()
+    membership: MembershipSettings = MembershipSettings()
     payloads_repaired = 0
     """Payloads that other replicas gave since the start."""
+    stored_seq: Seq
+    """What may be acknowledged, and counted by a leader: at ``fsync`` what is durable (S0.6)."""
+    doubt: Doubt | None = None
+    """It may have lost acknowledged records (S0.6)."""
+    stopped: str | None = None
+    halted: str | None = None
+    target: ChangeTarget | None = None
+    """The order of this node's applied catalog; None: none is open (M22)."""
+    config_seq_reported = Seq(0)
+    """Of the newest configuration that the catalog has a report of."""
+    is_removed = False
+    """M13: a leader said that committed configurations name this replica no more."""
     is_disputed = False
-    """A peer has another history: nothing is served before a quorum has told which is right."""
+    """A peer has another history: nothing is served before a quorum has shown which is right."""
 
     def __init__(  # noqa: PLR0913 - what is recovered, and what it is to be
         self,
@@ -79,15 +98,16 @@ class ChannelState:
         records: Iterable[Record],
         applied_seq: Seq,
         found: FoundTable = FOUND_TABLE,
+        first_round_id: int = 0,
+        number: ReplicaNumber = FOUNDING_NUMBER,
     ) -> None:
-        """``found``: as for ``Replica``."""
-        self.me = me
+        """``found``, ``first_round_id``, ``number``: as for ``Replica``."""
+        self.me, self.number = me, number
         self.channel = channel
         self.settings = settings
         self.durability = durability
-        self.now_ms = 0
-        self.wall_offset_ms = 0
-        # Who leads: told by the elector.
+        self.now_ms = self.wall_offset_ms = 0
+        # The leader, as the elector reports it.
         self.term: Term = recovered.term
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
@@ -101,7 +121,7 @@ class ChannelState:
         self.lineage, self.tail, self.chain = folds.lineage, folds.tail, folds.chain
         self.batches, self.dedupe, self.configs = folds.batches, folds.dedupe, folds.configs
         # Positions.
-        self.durable_seq: Seq = recovered.last_seq
+        self.durable_seq = self.stored_seq = recovered.last_seq
         self.durable_term: Term = recovered.term
         self.verified_seq = Seq(0)
         """Follower: our log equals the log of this term's leader up to here (S3.4)."""
@@ -114,8 +134,6 @@ class ChannelState:
         self.flapping = Flapping()
         # Why it may not take part.
         self.recovering: History | None = found.recovering(recovered)
-        self.stopped: str | None = None
-        self.halted: str | None = None
         # S5.6: writes this node may have sequenced as leader and that left its log again.
         self._removed_guids: dict[Guid, None] = {}
         self._doubtful_term: Term = recovered.term
@@ -128,6 +146,7 @@ class ChannelState:
         # S0.3: without rows it does nothing at all; with all that it promised it may vote.
         self.keeps_promises = not self.lacks_rows and found.keeps_promises(recovered)
         self._rebuild(recovered, records, applied_seq, holds_applied=found.ahead is None)
+        self._learn_doubt(recovered, first_round_id)
 
     def _rebuild(
         self,
@@ -138,7 +157,7 @@ class ChannelState:
         holds_applied: bool,
     ) -> None:
         # S6.4: a table from another replica says nothing of a tail that may be no part of its
-        # channel: what is committed of this log, only its leader can tell.
+        # channel: what is committed of this log, only its leader can know.
         self._found_applied_seq = applied_seq
         committed_seq = applied_seq if holds_applied else self.base.seq
         for number, record in enumerate(records, 1):
@@ -158,7 +177,7 @@ class ChannelState:
             self.emit(ReplicaSnapshotNeeded(applied_seq, Seq(self.base.seq + 1)))
 
     def _forget_applied(self, applied_seq: Seq) -> None:
-        """Of records that are applied nothing is kept but what their outlines need."""
+        """Forget records that are applied, but for what their outlines need."""
         self.commit_seq = Seq(max(self.base.seq, min(applied_seq, self.last_seq)))
         self.folds.commit(self.commit_seq)
         self.dedupe.forget_applied(self.commit_seq)
@@ -201,7 +220,9 @@ class ChannelState:
         """End of a step: everything asked for, in the order the engine must keep."""
         if self._batch:
             self.flush_batch()
-        self.emit_commit()
+        commit_seq = self.commit_seq
+        if self._told_commit != (commit_seq, commit_seq) or self.durable_seq < commit_seq:
+            self.emit_commit()
         effects, self._out = self._out, []
         if self.halted is not None:
             return [Halt(self.halted)]
@@ -214,7 +235,7 @@ class ChannelState:
             f"the base is at {self.base.seq}, committed are {self.commit_seq} (S6.5)"
         )
         assert self.commit_seq <= self.leader_commit, (
-            f"committed {self.commit_seq}, told by leaders are {self.leader_commit} (S3.5)"
+            f"committed {self.commit_seq}, reported by leaders are {self.leader_commit} (S3.5)"
         )
         assert self.durable_term <= self.term, (
             f"term {self.durable_term} is durable and the present one is {self.term} (S0.5)"
@@ -225,7 +246,7 @@ class ChannelState:
         """Ask for the appends gathered so far (one group for the log)."""
         if self._batch:
             self._out.append(Append(tuple(self._batch)))
-            self._batch.clear()
+            self._batch = []
 
     def emit_commit(self) -> None:
         """S10: apply in order, never above what is durable here."""
@@ -261,14 +282,14 @@ class ChannelState:
         assert self.stopped is None, f"a record is appended to a stopped log: {self.stopped} (S13)"
         try:
             self.folds.append(record)
-        except msgspec.MsgspecError:
+        except ValueError:  # of msgspec, or of a text that is no UTF-8
             self._refuse_config(record)
         self._batch.append(record)
 
     def _follow(self, record: Record) -> None:
         try:
             self.folds.append(record)
-        except msgspec.MsgspecError:
+        except ValueError:  # of msgspec, or of a text that is no UTF-8
             self._refuse_config(record)
 
     def _refuse_config(self, record: Record) -> None:
@@ -288,7 +309,7 @@ class ChannelState:
             self.halt(f"truncation from seq {from_seq} below the commit seq {self.commit_seq}")
             return False
         # S12: two logs that are equal below this seq have the same records there, so one ends in
-        # front of it here; a peer that says otherwise tells of no log.
+        # front of it here; a peer that says otherwise describes no log.
         if self.chain.at(from_seq - 1) is None:
             return False
         assert from_seq <= self.last_seq, f"nothing to cut at {from_seq} above {self.last_seq}"
@@ -300,6 +321,7 @@ class ChannelState:
             self._remember_removed(guid)
         self.folds.truncate(from_seq)
         self.durable_seq = Seq(min(self.durable_seq, from_seq - 1))
+        self.stored_seq = Seq(min(self.stored_seq, from_seq - 1))
         self.verified_seq = Seq(min(self.verified_seq, from_seq - 1))
         assert self.last_seq == from_seq - 1, (
             f"a cut at seq {from_seq} left a log that ends at seq {self.last_seq} (S2.5)"
@@ -357,6 +379,13 @@ class ChannelState:
         # S4.5: what was forgotten may be committed, which nobody finds any more.
         return self.dedupe.find(guid) is not None or not self.dedupe.is_complete_for(guid)
 
+    # --- the configuration ------------------------------------------------------------------------
+
+    @property
+    def own_id(self) -> ReplicaId:
+        """This life of this node's replica: it too counts by its number (M4)."""
+        return ReplicaId(self.me, self.number)
+
     # --- positions --------------------------------------------------------------------------------
 
     def advance_commit(self, commit_seq: Seq) -> list[Seq]:
@@ -369,14 +398,70 @@ class ChannelState:
         )
         is_applied = self.commit_seq < self._found_applied_seq
         self.commit_seq = commit_seq
+        known_seq = self.configs.committed.seq
         self.folds.commit(commit_seq)
+        if self.configs.committed.seq > known_seq:
+            self.emit_config()
         if is_applied:
-            # What became of these is in the table since it came here, and nobody is told.
+            # What became of these is in the table since it came here, and no caller waits for it.
             self.dedupe.forget_applied(Seq(min(commit_seq, self._found_applied_seq)))
         self.leader_commit = max(self.leader_commit, self.commit_seq)
-        self.flush_batch()
+        if self._batch:
+            self.flush_batch()
         self.emit_commit()
         return self.tail.committed
+
+    def emit_config(self) -> None:
+        """M21: say which configuration is committed, unless it is that of the creation."""
+        if self.configs.committed.seq:
+            self.emit(ConfigCommitted(*self.configs.committed))
+
+    # --- doubt (S0.6) -----------------------------------------------------------------------------
+
+    def _learn_doubt(self, recovered: RecoveredChannel, first_request_id: int) -> None:
+        self._lacking = self.recovering
+        """How far the log has to come, whatever else may be lost."""
+        if recovered.in_doubt:
+            self.doubt = Doubt(
+                self.me,
+                self.channel,
+                recovered.term,
+                first_request_id=first_request_id,
+                emit=self.emit,
+            )
+            self.recovering = UNKNOWN_END
+
+    def ask_log_ends(self) -> None:
+        """Begin a round of questions if one is due."""
+        if self.doubt is not None and self.doubt.due_ms <= self.now_ms:
+            self.doubt.ask(self.configs.current, self.term, self.lineage.last, self.now_ms)
+            self._follow_target()
+
+    def on_log_end(self, sender: NodeId, answer: LogEnd) -> None:
+        """The answer of a voter."""
+        if self.doubt is not None:
+            config, own = self.configs.current, self.lineage.last
+            self.doubt.on_answer(sender, answer, config, self.term, own)
+            self._follow_target()
+
+    def _follow_target(self) -> None:
+        """S0.6: what the log has to come to, beside what it is known to lack; maybe it has."""
+        assert self.doubt is not None, "a target without a doubt"
+        target = self.doubt.target
+        if target is None:
+            return
+        self.recovering = max(target, self._lacking or EMPTY_HISTORY)
+        if self._lacking is None and self.lineage.last >= target:
+            self.has_recovered()
+
+    def has_recovered(self) -> None:
+        """S0.3, S0.6: the log holds all that was acknowledged here and that any replica holds."""
+        assert self.role is not Role.LEADER, "a leader was recovering (S0.3)"
+        self.recovering = self._lacking = None
+        if self.doubt is not None:
+            self.doubt = None
+            self.flush_batch()
+            self.emit(DoubtEnded())
 
     def apply_outcomes(
         self, applied_seq: Seq, conflicts: tuple[tuple[Seq, Seq], ...]
@@ -392,7 +477,7 @@ class ChannelState:
         self.applied_seq = max(self.applied_seq, applied_seq)
         return self.dedupe.on_applied(applied_seq, dict(conflicts))
 
-    def on_persisted(self, durable_seq: Seq, durable_term: Term) -> None:
+    def on_persisted(self, durable_seq: Seq, durable_term: Term, stored_seq: Seq = Seq(0)) -> None:
         """The engine's word on durability (it clips what was truncated)."""
         assert durable_term >= self.durable_term, (
             f"the durable term would fall from {self.durable_term} to {durable_term} (S0.5)"
@@ -401,6 +486,7 @@ class ChannelState:
             f"the durable seq would fall from {self.durable_seq} to {durable_seq} (S0.5)"
         )
         self.durable_seq = Seq(min(durable_seq, self.lineage.last_seq))
+        self.stored_seq = Seq(min(max(durable_seq, stored_seq), self.lineage.last_seq))
         self.durable_term = durable_term
 
     def check_hash(self, whose: NodeId, seq: Seq, commit_hash: bytes) -> None:
@@ -410,6 +496,6 @@ class ChannelState:
         ours = self.chain.at(seq)
         if ours is None or ours == commit_hash or self.is_disputed or self.stopped is not None:
             return
-        # Which of the two is wrong only a quorum can tell; until then it may be this one.
+        # Which of the two is wrong only a quorum can decide; until then it may be this one.
         self.is_disputed = True
         self.emit(HistoriesDiffer(whose, seq))

@@ -29,7 +29,7 @@ class ReplicaStatistics:
 
 
 class CatchUpView(NamedTuple):
-    """How far a replica is that catches up. Rows and bytes ahead are told by the leader's last
+    """How far a replica is that catches up. Rows and bytes ahead are taken from the leader's last
     answer: the leader's end moves on."""
 
     reason: str

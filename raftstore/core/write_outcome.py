@@ -70,8 +70,10 @@ class Fence:
 
 def write_outcome_of(state: ChannelState, guid: Guid, fence: Fence) -> WriteOutcomeFound:
     """Answer at the leader, whose leadership was confirmed after the question came (S7.1)."""
-    assert state.role is Role.LEADER, f"the role {state.role} tells of a write (N4)"
-    assert state.stopped is None, f"a stopped replica tells of a write: {state.stopped} (S13)"
+    assert state.role is Role.LEADER, f"the role {state.role} reports the outcome of a write (N4)"
+    assert state.stopped is None, (
+        f"a stopped replica reports the outcome of a write: {state.stopped} (S13)"
+    )
     written = state.dedupe.find(guid)
     if written is not None:
         return _outcome_of_written(state, written)

@@ -235,7 +235,7 @@ class Demo:
         return max(sorted(counts), key=counts.__getitem__)
 
     async def _watch(self, client: AsyncClient) -> None:
-        """Keep the view current; tell who took over after the kill."""
+        """Keep the view current; report which node took over after the kill."""
         told_failover = False
         while True:
             try:

@@ -39,7 +39,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything the job is told, as one JSON object."""
+    """The arguments of the job, as one JSON object."""
 
     bootstrap_servers: str
     data: DemoData
@@ -77,7 +77,7 @@ def start_spark(config: JobConfig) -> SparkSession:
     work = Path(config.work_dir)
     builder = (
         SparkSession.builder.appName("raftstore demo")
-        # Four attempts a task, as on a cluster; a local master gives one unless told otherwise.
+        # Four attempts a task, as on a cluster; a local master gives one by default.
         .master(f"local[{config.cores},4]")
         .config("spark.driver.memory", config.driver_memory)
         # Short jobs, few cores: the full compiler and a parallel collector cost more than they

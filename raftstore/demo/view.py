@@ -36,7 +36,7 @@ class Scene:
 
 
 class View:
-    """Shows a scene; ``tell`` adds a line to it that stays visible."""
+    """Shows a scene; ``tell()`` adds a line to it that stays visible."""
 
     def __init__(self, scene: Scene, console: Console) -> None:
         self._scene = scene

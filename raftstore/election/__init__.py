@@ -1,9 +1,10 @@
 """Elections: who leads a channel, in which term, and nothing else (safety contract S1, S9).
 
-Purpose: implement ``ports.Elector``. pysyncobj keeps exactly three things per channel: term, vote
-and the moves between roles. Everything that makes them safe over a lossy network and a disk that
-may crash stands around it: our comparator (S1.1), one vote per *member* (S1.3), refusals that carry
-a term (S1.4), pre-vote and stickiness, repetition of lost messages, transfer (S9), step-down.
+Purpose: implement ``ports.election.Elector``. pysyncobj keeps exactly three things per channel:
+term, vote and the moves between roles. Everything that makes them safe over a lossy network and a
+disk that may crash stands around it: our comparator (S1.1), one vote per *member* (S1.3), refusals
+that carry a term (S1.4), pre-vote and stickiness, repetition of lost messages, transfer (S9),
+step-down.
 
 * ``pysyncobj_elector`` the only module that imports pysyncobj: five typed verbs over one SyncObj.
 * ``voting_elector``    the rules of a round and of every message.

@@ -27,7 +27,16 @@ from raftstore.protocol.election import (
     VoteReply,
 )
 from raftstore.protocol.replication import StaleTerm
-from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term
+from raftstore.types import (
+    FOUNDING_NUMBER,
+    ChannelConfig,
+    ChannelId,
+    History,
+    NodeId,
+    Role,
+    Seq,
+    Term,
+)
 
 TESTED_PYSYNCOBJ: Final[dict[str, dict[str, str]]] = {
     "0.3.17": {
@@ -90,7 +99,7 @@ class _ScriptedHost:
     """Records, in order, what an elector persists and sends. Implements ``ElectionHost``."""
 
     def __init__(self) -> None:
-        self.me = _A
+        self.me, self.number = _A, FOUNDING_NUMBER
         self.happened: list[object] = []
 
     def take(self) -> list[object]:
@@ -106,12 +115,13 @@ class _ScriptedHost:
         """Three voters."""
         return ChannelConfig(voter_sets=((_A, _B, _C),))
 
-    def config_committed(self) -> bool:
+    def config_before(self) -> ChannelConfig:
         """Nothing changes."""
-        return True
+        return self.config()
 
-    def may_vote(self) -> bool:
+    def may_vote(self, candidate: History) -> bool:
         """Healthy."""
+        del candidate
         return True
 
     def may_stand(self) -> bool:

@@ -2,7 +2,7 @@
 
 The named replica takes a *new* term each time it starts to lead, as an elected one would, so a
 (term, seq) is never used twice after a crash (S2.1). Everybody else follows it and refuses others.
-Two replicas that were told different names are two leaders; nothing here can notice that, which is
+Two replicas that were given different names are two leaders; nothing here can notice that, which is
 why clusters use the pysyncobj elector.
 """
 
@@ -16,7 +16,7 @@ from raftstore.types import ChannelId, NodeId, Role, Term
 
 
 class FixedElector:
-    """``ports.Elector`` whose election always ends the same way."""
+    """``ports.election.Elector`` whose election always ends the same way."""
 
     __slots__ = ("_channel", "_deadline_ms", "_host", "_leader", "_named", "_role", "_term")
 

@@ -1,6 +1,6 @@
 """Term, vote and role of one channel: the vote machine behind guards, and its mirror.
 
-pysyncobj must not lower a term, change a vote within one, miss an election it was told to start,
+pysyncobj must not lower a term, change a vote within one, miss an election it was ordered to start,
 reveal a vote it did not store, refuse a majority, or lose a role by itself; and no term may show
 two leaders. Each of these is an ElectionError and stops the node: every message waits until what it
 reveals is durable (S0.5), so nothing the machine did wrong has left yet.
@@ -20,7 +20,7 @@ from raftstore.types import ChannelId, History, NodeId, Role, Term
 
 
 class MachineHost(Protocol):
-    """The part of ``ports.ElectionHost`` that concerns term, vote and role."""
+    """The part of ``ports.election.ElectionHost`` that concerns term, vote and role."""
 
     me: NodeId
 
@@ -47,7 +47,7 @@ class VoteOutlet(Protocol):
         """The term rose."""
 
     def on_role(self) -> None:
-        """Role or leader was set, perhaps to what it was; the host is told afterwards."""
+        """Role or leader was set, perhaps to what it was; the host is notified afterwards."""
 
 
 class GuardedMachine:
@@ -162,7 +162,7 @@ class GuardedMachine:
     def resign(self, leader: NodeId) -> None:
         """The leader of the current term (perhaps this replica) gave it up.
 
-        The machine is dropped instead of told: rebuilt, it is a follower without a leader that
+        The machine is dropped instead of notified: rebuilt, it is a follower without a leader that
         can neither lead nor change its vote in this term, as after a restart.
         """
         assert leader != self.me or self.role is Role.LEADER, (

@@ -11,7 +11,7 @@ How one ``SyncObj`` per channel is reduced to elections, without patching the pa
 * Only four kinds of message ever reach it, all made here. Nothing from the network is passed
   through; among what it would accept there is one kind that it unpickles.
 * It has no thread, no socket, no file descriptor and no time of its own. It reads a clock and
-  draws from the global random generator when it is created, votes or hears of a leader, but only
+  draws from the global random generator when it is created, votes or learns of a leader, but only
   to fill its election deadline, and that lies 30 billion years ahead (``_CONF``). The one tick
   per election follows a ``timeout_now``, which sets the deadline to zero. So neither clock nor
   random numbers can change what it does, and a simulation of it repeats exactly.
@@ -359,7 +359,7 @@ class PySyncObjMachine:
         self._raft.receive(Node(leader), message)
 
     def start_election(self) -> None:
-        """Let the known leader (or nobody, if none is) tell pysyncobj to stand, then tick once."""
+        """Let the known leader (if any) make pysyncobj stand, then tick once."""
         message = {"type": "timeout_now", "term": self._raft.raftCurrentTerm}
         self._raft.receive(self._raft.leader_node, message)
         self._raft.doTick(0)

@@ -38,7 +38,7 @@ class VoteOwner(Protocol):
         """The machine stands in ``term``: ask the voters."""
 
     def vote_granted(self, candidate: NodeId, term: Term) -> None:
-        """The machine voted for ``candidate`` in ``term``: tell it."""
+        """The machine voted for ``candidate`` in ``term``: send it the vote."""
 
 
 class VoteMachine(Protocol):
@@ -54,7 +54,7 @@ class VoteMachine(Protocol):
 
     @property
     def leader(self) -> NodeId | None:
-        """Leader of the term, as far as told."""
+        """Leader of the term, as far as known."""
 
     def request_vote(self, candidate: NodeId, term: Term, history: History) -> None:
         """A candidate asks: adopt a higher term, then vote or not."""

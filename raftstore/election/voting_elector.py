@@ -11,15 +11,16 @@ after the host's backoff, and a refusal never causes anything at once.
 
 Timers. ``_deadline_ms`` is the next candidacy, None in steady state. Two rules keep a channel from
 staying leaderless (S1.8): a follower that knows no leader after a change is always armed, and an
-armed one disarms only when its leader was heard *after* it was armed.
+armed one disarms only when a message of its leader came *after* it was armed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, assert_never
 
 from raftstore.config import ElectionSettings
-from raftstore.core.quorum import has_quorum
+from raftstore.core.quorum import counted, has_quorum
 from raftstore.election.guarded_machine import GuardedMachine
 from raftstore.election.voting import VoteMachineMaker
 from raftstore.ports.election import ElectionHost
@@ -34,14 +35,25 @@ from raftstore.protocol.election import (
     VoteReply,
 )
 from raftstore.protocol.replication import StaleTerm
-from raftstore.types import TERM_MAX, ChannelId, History, NodeId, Role, Term
+from raftstore.types import (
+    EMPTY_HISTORY,
+    TERM_MAX,
+    ChannelId,
+    History,
+    NodeId,
+    ReplicaId,
+    Role,
+    Term,
+)
 
+LEARNER_BACKOFFS: Final = 2
+"""The longest backoffs that a learner stands later than a voter would (M18)."""
 RESEND_GROWTH_MAX: Final = 16
 """So many times ``resend_ms`` is the longest pause between two repetitions of one candidacy."""
 
 
 class VotingElector:
-    """``ports.Elector`` over a vote machine."""
+    """``ports.election.Elector`` over a vote machine."""
 
     __slots__ = (
         "_arm_wanted",
@@ -76,10 +88,10 @@ class VotingElector:
         self._settings = settings
         self._heard_ms: int | None = None
         """When a message of the present leader arrived here (meaningless without one)."""
-        self._votes: set[NodeId] = set()
-        """Voters who granted the current candidacy; membership tests only, never iterated."""
-        self._pre_votes: set[NodeId] | None = None
-        """Voters who would grant ``term + 1``; None outside a pre-vote round."""
+        self._votes: set[ReplicaId] = set()
+        """Replicas that granted the current candidacy; the order never matters."""
+        self._pre_votes: set[ReplicaId] | None = None
+        """Replicas that would grant ``term + 1``; None outside a pre-vote round."""
         self._request: RequestVote | None = None
         """What this candidate asks, for repetition."""
         self._transferring = False
@@ -170,7 +182,7 @@ class VotingElector:
     def on_leader(self, leader: NodeId, term: Term, now_ms: int) -> bool:
         """Follow the leader of ``term``; False if the term is past (S1.4) or was given up by it.
 
-        Hearing it disarms a candidacy only while the host too believes that it lives: messages
+        A message of it disarms a candidacy only while the host too believes that it lives: messages
         still queued when its connection died must not keep it in office.
         """
         state = self._state
@@ -192,7 +204,7 @@ class VotingElector:
         self._state.observe_term(term)
 
     def step_down(self, reason: str) -> None:
-        """Give up leading and keep the term; the members are told to elect at once."""
+        """Give up leading and keep the term; the members are asked to elect at once."""
         del reason  # the caller's log has it; the members need only the fact
         if self.role is not Role.LEADER:
             return
@@ -219,14 +231,15 @@ class VotingElector:
         """Ask the voters of the newest configuration."""
         assert term == self.term, f"votes are asked for {term} in term {self.term} (S1.3)"
         assert self._host.may_stand(), f"a replica that must not stand asks in term {term} (S0.3)"
-        self._votes = {self._host.me}
+        self._votes = {self._own_id}
         self._request = RequestVote(
             channel=self._channel, term=term, history=history, transfer=self._transferring
         )
         self._ask(self._request, self._votes)
 
     def on_vote_granted(self, candidate: NodeId, term: Term) -> None:
-        """Tell the candidate; the host holds it back until the vote is durable (S0.5)."""
+        """Send the vote to the candidate; the host holds it back until the vote is durable
+        (S0.5)."""
         assert self.voted_for == candidate, f"{self.voted_for} got the vote of term {term} (S1.3)"
         self._reply_vote(candidate, term, granted=True)
 
@@ -262,23 +275,42 @@ class VotingElector:
             self._start_pre_vote(now_ms)
 
     def _may_stand(self) -> bool:
-        """S0.3, and Raft 4.2.2: a member that its newest configuration removed still stands until
-        that configuration is known to be committed, because it may hold the longest history.
+        """S0.3, and M18: a voter; one that its newest configuration removed, until that is known
+        to be committed, because it may hold the longest history (Raft 4.2.2); and a learner.
 
         Nobody stands for a term that no message has room for (S12)."""
         return (
             self._host.may_stand()
             and self.term < TERM_MAX
-            and (self._host.me in self._host.config().voters or not self._host.config_committed())
+            and (self._is_voter() or self._stands_last())
         )
+
+    def _is_voter(self) -> bool:
+        host, own = self._host, self._own_id
+        return host.config().has_voter(own) or host.config_before().has_voter(own)
+
+    def _stands_last(self) -> bool:
+        """M18: a learner with records may hold the longest history, got from a leader that died,
+        while a voter counts it as a voter and cannot win without it."""
+        is_member = self._host.config().has_member(self._own_id)
+        return is_member and not self._is_voter() and self._state.own_history() > EMPTY_HISTORY
+
+    @property
+    def _own_id(self) -> ReplicaId:
+        return ReplicaId(self._host.me, self._host.number)
+
+    def _has_quorum(self, granted: Iterable[ReplicaId]) -> bool:
+        """S1.3, M4: a majority of distinct voters, each by the number that names it."""
+        config = self._host.config()
+        return has_quorum(config, counted(config, granted))
 
     def _start_pre_vote(self, now_ms: int) -> None:
         assert self.role is not Role.LEADER, f"the leader of term {self.term} asks for votes"
         assert self._deadline_ms is not None, (
             f"a round of term {self.term} that nothing ends (S1.8)"
         )
-        self._pre_votes = {self._host.me}
-        if has_quorum(self._host.config(), self._pre_votes):
+        self._pre_votes = {self._own_id}
+        if self._has_quorum(self._pre_votes):
             self._elect(now_ms)
             return
         self._resend_ms = now_ms + self._resend_pause_ms
@@ -300,8 +332,8 @@ class VotingElector:
         """
         if self.role is not Role.CANDIDATE or not self._host.may_stand():
             return
-        assert self._host.me in self._votes, f"a candidate of {self.term} without its vote (S1.3)"
-        if has_quorum(self._host.config(), self._votes):
+        assert self._own_id in self._votes, f"a candidate of {self.term} without its vote (S1.3)"
+        if self._has_quorum(self._votes):
             self._state.win()
             for member in self._others(self._host.config().members):
                 self._announce(member)
@@ -321,7 +353,7 @@ class VotingElector:
 
     def _ask_pre_votes(self) -> None:
         assert self._pre_votes is not None, "no pre-vote round is under way"
-        assert self._host.me in self._pre_votes, f"a round of {self.term} without its own vote"
+        assert self._own_id in self._pre_votes, f"a round of {self.term} without its own vote"
         proposal = PreVote(
             channel=self._channel,
             term=self.term,
@@ -330,9 +362,10 @@ class VotingElector:
         )
         self._ask(proposal, self._pre_votes)
 
-    def _ask(self, message: PreVote | RequestVote, granted: set[NodeId]) -> None:
+    def _ask(self, message: PreVote | RequestVote, granted: set[ReplicaId]) -> None:
+        having = counted(self._host.config(), granted)
         for voter in self._others(self._host.config().voters):
-            if voter not in granted:
+            if voter not in having:
                 self._send(voter, message)
 
     # --- messages ---------------------------------------------------------------------------------
@@ -340,7 +373,7 @@ class VotingElector:
     def _on_pre_vote(self, sender: NodeId, message: PreVote, now_ms: int) -> None:
         """Answer without changing anything: a pre-vote adopts no term (S1.4)."""
         newer = message.proposed_term > self.term
-        if newer and not self._host.may_vote():  # S0.3: recovering
+        if newer and not self._host.may_vote(message.history):  # S0.3: recovering
             return
         alive = self._leader_alive(now_ms)
         granted = (
@@ -354,6 +387,7 @@ class VotingElector:
             term=self.term,
             proposed_term=message.proposed_term,
             granted=granted,
+            replica=self._host.number,
         )
         self._send(sender, reply)
         if self.role is Role.LEADER and message.term <= self.term:
@@ -371,15 +405,15 @@ class VotingElector:
         if self._leader_alive(now_ms) or not self._may_stand():
             self._end_pre_vote()
             return
-        self._pre_votes.add(sender)
-        if has_quorum(self._host.config(), self._pre_votes):
+        self._pre_votes.add(ReplicaId(sender, message.replica))
+        if self._has_quorum(self._pre_votes):
             self._elect(now_ms)
 
     def _on_request_vote(self, sender: NodeId, message: RequestVote, now_ms: int) -> None:
         if message.term < self.term:
             self._refuse(sender, message)
             return
-        if not self._host.may_vote():  # S0.3: recovering
+        if not self._host.may_vote(message.history):  # S0.3: recovering
             return
         if message.term == self.term:
             if self.voted_for == sender:  # its reply was lost; the machine would stay silent
@@ -399,7 +433,7 @@ class VotingElector:
         if not message.granted:
             self._state.observe_term(message.term)
         elif self.role is Role.CANDIDATE and message.vote_term == self.term:
-            self._votes.add(sender)  # S1.3: by member; has_quorum ignores strangers
+            self._votes.add(ReplicaId(sender, message.replica))  # S1.3: strangers do not count
             self._count_votes()
 
     def _on_transfer_now(self, sender: NodeId, message: TransferNow, now_ms: int) -> None:
@@ -440,6 +474,8 @@ class VotingElector:
     def _arm(self, now_ms: int, delay_ms: int) -> None:
         assert self.role is not Role.LEADER, f"the leader of term {self.term} is to stand (S1.8)"
         assert delay_ms >= 0, f"a candidacy {-delay_ms} ms ago"
+        if self._stands_last():  # M18: every voter has its turn before
+            delay_ms += LEARNER_BACKOFFS * self._settings.backoff_max_ms
         self._deadline_ms = now_ms + delay_ms
         self._armed_ms = now_ms
         self._arm_wanted = False
@@ -481,11 +517,15 @@ class VotingElector:
     def _reply_vote(self, candidate: NodeId, vote_term: Term, *, granted: bool) -> None:
         """Refusals too carry our term: a candidate of a past one learns it at once (S1.4)."""
         assert not granted or (self.term, self.voted_for) == (vote_term, candidate), (
-            f"{candidate} is told of a vote in {vote_term}, which in {self.term} is "
+            f"{candidate} would be sent a vote in {vote_term}, which in {self.term} is "
             f"{self.voted_for} (S1.3)"
         )
         reply = VoteReply(
-            channel=self._channel, term=self.term, vote_term=vote_term, granted=granted
+            channel=self._channel,
+            term=self.term,
+            vote_term=vote_term,
+            granted=granted,
+            replica=self._host.number,
         )
         self._send(candidate, reply)
 

@@ -1,4 +1,4 @@
-"""The way back to clients: what they are told is counted, and what they had held is given back."""
+"""The way back to clients: answers are counted, and what the clients had held is given back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from raftstore.types import ChannelId
 
 
 class ClientAnswers:
-    """Of one node."""
+    """Answers of one node to its clients."""
 
-    def __init__(  # noqa: PLR0917 - what is told of each answer
+    def __init__(  # noqa: PLR0917 - what is reported with each answer
         self,
         transport: Transport,
         clock: Clock,

@@ -48,6 +48,7 @@ class ClientInbox:
         self._channels = parts.channels
         self._reader = parts.reader
         self._batches = parts.batches
+        self._checks = parts.healing.checks
         self._commands = parts.controller.commands
         self._meters = parts.meters
         self._active = active
@@ -87,15 +88,16 @@ class ClientInbox:
         self._end_client(client, text)
 
     def _take(self, client: int, message: Message, now_ms: int) -> None:
+        if type(message) is PubMsg:  # it has no times
+            if message.leader == self._me:
+                self._meters.write_began(message, now_ms)
+            self._requests.on_publish(client, message, now_ms)
+            return
         for name, most_ms in self._times_max_ms:
             if getattr(message, name, 0) > most_ms:
                 # What is held for a client has an end, however long the client would wait.
                 message = msgspec.structs.replace(message, **{name: most_ms})
-        if isinstance(message, PubMsg):
-            if message.leader == self._me:
-                self._meters.write_began(message, now_ms)
-            self._requests.on_publish(client, message, now_ms)
-        elif isinstance(message, (Get, Scan, Count)):
+        if isinstance(message, (Get, Scan, Count)):
             self._meters.read_began(client, message, now_ms)
             self._reader.on_request(client, message, self._channels.get(message.channel), now_ms)
         elif isinstance(message, GetMany):
@@ -117,6 +119,8 @@ class ClientInbox:
         self._reader.on_client_gone(client)
         self._batches.on_client_gone(client)
         self._hashes.on_client_gone(client)
+        self._checks.on_client_gone(client)
+        self._requests.checkpoints.on_client_gone(client)
         self._commands.on_client_gone(client)
         self._writes.on_client_gone(client)
         self._meters.client_gone(client)
@@ -127,6 +131,8 @@ class ClientInbox:
             self._reader.holds_for(client)
             or self._batches.holds_for(client)
             or self._hashes.waiting.shares.amount_of(client) > 0
+            or self._checks.holds_for(client)
+            or self._requests.checkpoints.holds_for(client)
             or self._commands.held.amount_of(client) > 0
             or self._writes.holds_for(client)
         )

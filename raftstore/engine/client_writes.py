@@ -30,7 +30,7 @@ class ClientWrites:
 
     @property
     def held_bytes(self) -> int:
-        """Of all clients."""
+        """Bytes that are held for all clients."""
         return self._held.total
 
     def holds_for(self, client: int) -> bool:

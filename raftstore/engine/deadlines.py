@@ -21,11 +21,13 @@ IDLE_ENTRIES_MAX: Final = 64
 class Deadlines(Generic[KeyT]):
     """At most one moment per key; a newer one replaces it."""
 
-    __slots__ = ("_due", "_heap", "next_ms")
+    __slots__ = ("_due", "_heap", "_replaced", "next_ms")
 
     def __init__(self) -> None:
         self._due: dict[KeyT, int] = {}
         self._heap: list[tuple[int, KeyT]] = []
+        self._replaced = 0
+        """Entries of the heap that were replaced or cancelled."""
         self.next_ms = NEVER_MS
         """The earliest moment; NEVER_MS while nothing waits."""
 
@@ -39,15 +41,21 @@ class Deadlines(Generic[KeyT]):
 
     def push(self, key: KeyT, due_ms: int) -> None:
         """The key is due then, and at no other moment."""
-        if self._due.get(key) == due_ms:
+        before_ms = self._due.get(key)
+        if before_ms == due_ms:
             return
         self._due[key] = due_ms
         heapq.heappush(self._heap, (due_ms, key))
-        self._settle()
+        if before_ms is None:
+            self.next_ms = min(self.next_ms, due_ms)
+        else:
+            self._replaced += 1
+            self._settle()
 
     def cancel(self, key: KeyT) -> None:
-        """It waits no longer; nothing happens if it did not."""
+        """Remove a deadline; nothing happens if there is none."""
         if self._due.pop(key, None) is not None:
+            self._replaced += 1
             self._settle()
 
     def due(self, now_ms: int, at_most: int | None = None) -> Iterator[KeyT]:
@@ -63,9 +71,11 @@ class Deadlines(Generic[KeyT]):
     def _settle(self) -> None:
         """Drop what was replaced or cancelled from the front, and what there is too much of."""
         heap, due = self._heap, self._due
-        if len(heap) > IDLE_ENTRIES_MAX + 2 * len(due):
+        if self._replaced > IDLE_ENTRIES_MAX and len(heap) > IDLE_ENTRIES_MAX + 2 * len(due):
             heap[:] = [(due_ms, key) for key, due_ms in due.items()]
             heapq.heapify(heap)
+            self._replaced = 0
         while heap and due.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
+            self._replaced -= 1
         self.next_ms = heap[0][0] if heap else NEVER_MS

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 
 class NodeHalt:
-    """Of one node. Nothing leaves it once there is a reason; its driver exits with code 70."""
+    """The reason for which one node stops. Nothing leaves it once there is a reason; its driver
+    exits with code 70."""
 
     def __init__(self, on_halt: Callable[[str], None]) -> None:
         self._on_halt = on_halt

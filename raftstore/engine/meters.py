@@ -183,5 +183,5 @@ class Meters:
 
 
 def channel_labels(table: str, partition: int) -> Labels:
-    """Labels of what is told for one channel."""
+    """Labels of what is measured for one channel."""
     return (("table", table), ("partition", str(partition)))

@@ -18,7 +18,7 @@ class RelayedWrites:
     def __init__(
         self, outbox: Outbox, told_level: Callable[[int], tuple[NodeId, ...]] = lambda _: ()
     ) -> None:
-        """``told_level``: the other nodes that told at least this level."""
+        """``told_level``: the other nodes that reported at least this level."""
         self._outbox = outbox
         self._told_level = told_level
         self._handles: dict[NodeId, int] = {}
@@ -33,10 +33,10 @@ class RelayedWrites:
         return handle
 
     def reply(self, handle: int, message: PubAck | PubReject) -> None:
-        """Tell the follower that a write is committed.
+        """Notify the follower that a write is committed.
 
-        A refusal is told to nobody: it answers this copy of the message, and the publisher's own
-        attempt stays in doubt until the leader answers it.
+        A refusal is reported to no one: it answers this copy of the message, and the publisher's
+        own attempt stays in doubt until the leader answers it.
         """
         node = self._nodes[handle]
         if isinstance(message, PubAck) and node in self._told_level(PAYLOAD_LEVEL):

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from raftstore.engine.channel.active_channels import ActiveChannels
+from raftstore.engine.checkpoints import Checkpoints
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.client_writes import ClientWrites
 from raftstore.engine.node_ports import Tell
+from raftstore.engine.reads.read_rules import restoring_refusal
 from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.reports.events import EVENTS_MAX
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.reports.node_reports import NodeReports
 from raftstore.errors import (
+    LeadershipLostError,
     NotLeaderError,
     OverloadedError,
     Refusal,
+    RequestError,
     SchemaError,
     UnknownChannelError,
     UnknownTableError,
     UnsupportedRequestError,
 )
 from raftstore.protocol.admin import (
+    Checkpoint,
     ClusterInfo,
     ClusterView,
     ContentHash,
@@ -36,10 +41,13 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
+from raftstore.protocol.members import AskJoin, Drain, Join, MakeTicket, Retire
 from raftstore.protocol.message import Done, failed
 from raftstore.protocol.publish import PubMsg, PubReject
+from raftstore.protocol.replica_checks import HashHistory, HashRange, PinState, RowExpiries
+from raftstore.protocol.replica_orders import AskOrders, CancelOrder, OrderReplicas
 from raftstore.protocol.requests import ClientRequest
-from raftstore.types import SEQ_MAX, ChannelId, NodeId, Role, Seq, channel_id
+from raftstore.types import SEQ_MAX, ChannelId, NodeId, RecordKind, Role, Seq, channel_id
 
 
 class RequestHandler:
@@ -62,6 +70,8 @@ class RequestHandler:
         self._lag_guard = parts.lag_guard
         self._step_downs = parts.step_downs
         self._ring = parts.ring
+        self._checks = parts.healing.checks
+        self.checkpoints = Checkpoints(parts.channels, answers.answer, tell)
         self._active = active
         self._answers = answers
         self._writes = writes
@@ -81,11 +91,13 @@ class RequestHandler:
             )
             return
         # Whether it may still be refused is for the core to say: it knows what was sequenced (S9).
-        self._active.touch(runner.channel)
+        self._active.touched[runner.channel] = None
         refusal: Refusal | None = None
         if message.leader == self._me:
             refusal = self._controller.refusal_of(message.kind)
             table = self._controller.catalog.table_of(message.channel)
+            if refusal is None and message.kind is not RecordKind.STAGED:
+                refusal = restoring_refusal(runner)
             if refusal is None and table is not None:
                 refusal = self._lag_guard.refusal(runner, table.max_replica_lag, now_ms)
             refusal = refusal or self._writes.begin(client, message)
@@ -112,6 +124,8 @@ class RequestHandler:
                 self._controller.commands.on_edit_table(client, message, now_ms)
             case StepDown():
                 self._step_down(client, message, now_ms)
+            case Checkpoint():
+                self.checkpoints.on_request(client, message)
             case ClusterView():
                 self._answers.answer(client, self._reports.views.answer(message, now_ms))
             case Events():
@@ -124,6 +138,12 @@ class RequestHandler:
                 self._seen_heartbeat(client, message, now_ms)
             case SeenLags():
                 self._seen_lags(client, message, now_ms)
+            case PinState() | HashRange() | HashHistory() | RowExpiries():
+                self._checks.on_request(client, message, now_ms)
+            case MakeTicket() | AskJoin() | Join() | Drain() | Retire():
+                self._controller.node_commands.on_request(client, message, now_ms)
+            case OrderReplicas() | CancelOrder() | AskOrders():
+                self._controller.replica_commands.on_request(client, message, now_ms)
             case _:
                 kind = type(message).__name__
                 self._tell("unexpected_message", client=client, kind=kind)
@@ -137,12 +157,18 @@ class RequestHandler:
     def _refuse_stranger(self, client: int, message: PubMsg) -> None:
         """A write for a channel that is not here; other replicas' copies are not answered."""
         if message.leader == self._me:
+            error: type[RequestError] = UnknownChannelError
             text = "this node does not host the channel"
+            term = self._controller.hosting.last_term(message.channel)
+            if term is not None and message.term <= term:
+                # S4.1: a first copy of it may have been sequenced before the replica was removed.
+                error = LeadershipLostError
+                text = f"this node led the channel up to term {term}, and its replica was removed"
             answer = PubReject(
                 channel=message.channel,
                 term=message.term,
                 guid=message.guid,
-                code=UnknownChannelError.code,
+                code=error.code,
                 message=text,
                 attempt=message.attempt,
             )

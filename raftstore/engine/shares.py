@@ -2,10 +2,11 @@
 
 A client is one connection. Of a thing that is bounded by ``limit`` one client holds at most so
 many, and all clients together twice as many. When all of that is taken, a client with less
-than the largest holder takes from it: the largest holder hears that its newest thing was given
-up. So with ``k`` greedy clients each has one part in ``k + 1``, and the next client, too; more
-connections give nobody more. Where nothing can be taken back, as with writes that may be in the log
-already, a client has at least its part of the total among as many clients as may be connected.
+than the largest holder takes from it: the largest holder is notified that its newest thing was
+given up. So with ``k`` greedy clients each has one part in ``k + 1``, and the next client, too;
+more connections give nobody more. Where nothing can be taken back, as with writes that may be in
+the log already, a client has at least its part of the total among as many clients as may be
+connected.
 
 ``Waits`` adds a deadline to what is counted, so that everything held for a request ends with its
 answer, at its deadline, or with its client.
@@ -30,7 +31,7 @@ GIVEN_UP: Final = (
     "this client holds more on the node than any other, and others needed the place; wait for what "
     "is under way, or retry later"
 )
-"""What the largest holder is told."""
+"""The notice to the largest holder."""
 CLIENTS_AT_ONCE: Final = 2_048
 """So many share the total equally where nothing can be taken back."""
 
@@ -58,10 +59,12 @@ class Shares(Generic[HeldT]):
         ``limit`` is of one client.
         """
         held = self._amounts.get(client, 0)
+        total = TOTAL_PER_LIMIT * limit
+        if held + amount <= limit and self.total + amount <= total:
+            return None
         text = f"this client holds {held} {self._what} and wants {amount} more"
         if held + amount > limit:
             return f"{text}, the limit of one client is {limit} ({self._setting}); {_REMEDY}"
-        total = TOTAL_PER_LIMIT * limit
         while self.total + amount > total:
             if not self._take_back(held + amount):
                 break
@@ -132,36 +135,37 @@ class Waits(Generic[WaitT]):
     def __init__(self, shares: Shares[int]) -> None:
         """Tokens are unique among all who share ``shares``."""
         self.shares = shares
-        self._waits: dict[int, _Wait[WaitT]] = {}
+        self.waits: dict[int, _Wait[WaitT]] = {}
+        """By token, the oldest first."""
         self.deadlines: Deadlines[int] = Deadlines()
         """Of what waits, by token."""
 
     def __len__(self) -> int:
         """Requests that wait."""
-        return len(self._waits)
+        return len(self.waits)
 
     def __iter__(self) -> Iterator[int]:
         """Their tokens, the oldest first."""
-        return iter(tuple(self._waits))
+        return iter(tuple(self.waits))
 
     def add(self, client: int, token: int, what: WaitT, deadline_ms: int) -> None:
         """The request waits, until ``pop``, at most until its deadline."""
         self.shares.take(client, token)
-        self._waits[token] = _Wait(client, deadline_ms, what)
+        self.waits[token] = _Wait(client, deadline_ms, what)
         self.deadlines.push(token, deadline_ms)
 
     def get(self, token: int) -> WaitT | None:
         """The request, while it waits."""
-        wait = self._waits.get(token)
+        wait = self.waits.get(token)
         return None if wait is None else wait.what
 
     def of(self, token: int) -> WaitT:
         """The request, which waits."""
-        return self._waits[token].what
+        return self.waits[token].what
 
     def pop(self, token: int) -> WaitT | None:
-        """It waits no longer."""
-        wait = self._waits.pop(token, None)
+        """Remove what waits no longer."""
+        wait = self.waits.pop(token, None)
         if wait is None:
             return None
         self.shares.give(wait.client, token)

@@ -1,6 +1,6 @@
 """Connections of HTTP from the moment at which they are accepted: counted, and TLS in time.
 
-asyncio tells of a connection with TLS when its handshake is done, and waits a minute for it: what
+asyncio reports a connection with TLS when its handshake is done, and waits a minute for it: what
 has not come so far would be bounded by nothing. So sockets are accepted here, count against
 http.connections_max at once, cost no buffers before their first byte, and have their handshake
 ended by a deadline.
@@ -150,7 +150,7 @@ class Opening:
             logger.debug("no TLS: %s", error)
 
     def _ended(self, protocol: BoundedHttpProtocol, accepted: socket.socket) -> None:
-        """It is ready, or it is closed, also when its task never got a turn."""
+        """Count a connection as ready or closed, also when its task never got a turn."""
         self._state.opening.pop(protocol, None)
         if not protocol.is_made:
             accepted.close()

@@ -2,7 +2,7 @@
 
 The file has lines ``name:role:secret``; ``#`` begins a comment. Roles are read, write and admin,
 each with the rights of those before it. ``secret`` is made of a password (HTTP Basic) or of a token
-(HTTP Bearer), and tells neither::
+(HTTP Bearer), and reveals neither::
 
     ann:admin:scrypt$16384$8$1$<salt>$<hash>
     job:write:sha256$<hash>
@@ -40,7 +40,7 @@ LOOK_INTERVAL_S: Final = 1.0
 """Between two looks at the file of users."""
 REMEMBERED_MAX: Final = 1_024
 VERIFICATIONS_WAITING_MAX: Final = 64
-"""Passwords being checked or waiting for it; a login beyond is told to come again."""
+"""Passwords being checked or waiting for it; a login beyond is asked to come again."""
 VERIFICATIONS_AT_ONCE: Final = 2
 """Each costs tens of milliseconds of a core: guessing passwords must not take all of them."""
 
@@ -117,7 +117,7 @@ class UserFile:
     def has_changed(self, now_s: float) -> bool:
         """Look at the file, once in `LOOK_INTERVAL_S`; whether there are other ``users`` now.
 
-        A file that cannot be used is told in the log, and those of before stay: who edits it must
+        A file that cannot be used is reported in the log, and those of before stay: its editor must
         lock nobody out, nor let everybody in.
         """
         if now_s < self._next_look_s:

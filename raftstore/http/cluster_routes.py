@@ -112,7 +112,7 @@ async def report_lag(call: Call) -> Answer:
 
 
 async def live(call: Call) -> Answer:
-    """Tell whether the process should be left running; never depends on data."""
+    """Answer whether the process should be left running; never depends on data."""
     facts = call.gateway.facts
     ms_ago = call.gateway.now_ms() - facts.turned_ms if facts.turned_ms else None
     is_alive = ms_ago is None or ms_ago <= call.gateway.http.live_stall_ms

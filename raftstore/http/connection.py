@@ -46,7 +46,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_head_begun = False
         self._without_progress = 0
-        """Bytes since the parser last told of the end of a head or request, or a part of a body."""
+        """Bytes since the parser last reported the end of a head or request, or a part of a
+        body."""
         self.idle_since_s = self.loop.time()
         """When it was accepted, or its last answer given."""
         self.is_made = False
@@ -106,7 +107,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; the parser keeps what it cannot tell of yet, which has a limit."""
+        """Bytes came; the parser keeps what it cannot report yet, which has a limit."""
         if self._is_refused:
             return
         keep_alive, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
@@ -188,7 +189,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(bad_request(f"{msg if reason is None else _told(reason)}{hint}"))
 
     def _refuse(self, error: Exception) -> None:
-        """Say why, as every other error is told, and answer nothing more."""
+        """Answer with the reason, as every other error is answered, and answer nothing more."""
         cycle: RequestResponseCycle | None = self.cycle
         self.pipeline.clear()  # what waited there is answered by nothing, so it does not happen
         if cycle is not None and cycle.response_started and not self.is_idle:
@@ -281,7 +282,7 @@ class JoinedWrites(asyncio.Transport):
         return sum(map(len, self._parts)) + self._transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Of the connection."""
+        """A fact about the connection, by its asyncio name."""
         return self._transport.get_extra_info(name, default)
 
     def is_closing(self) -> bool:

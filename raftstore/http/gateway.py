@@ -59,7 +59,8 @@ class Gateway(Protocol):
 
 
 class NodeGateway:
-    """Of a node: finds the cluster by way of the node itself, whenever it is ready to be found."""
+    """The gateway of a node: finds the cluster by way of the node itself, whenever it is ready to
+    be found."""
 
     def __init__(self, settings: NodeSettings, facts: LiveFacts) -> None:
         self.http = settings.http

@@ -14,7 +14,7 @@ from raftstore.http.row_routes import rows_of
 
 
 async def fate(call: Call) -> Answer:
-    """Tell what became of a write."""
+    """Answer what became of a write."""
     found = await (await call.client()).fate(call.path["guid"], timeout=call.left_s)
     body = Fate(
         fate=found.fate,
@@ -29,7 +29,7 @@ async def fate(call: Call) -> Answer:
 
 
 async def explain(call: Call) -> Answer:
-    """Tell which replicas a read of the key would ask now, and why not the others."""
+    """Answer which replicas a read of the key would ask now, and why not the others."""
     rows = await rows_of(call, call.path["table"])
     key = rows.key_from_text(call.path["key"])
     options = call.params.options(call.left_s)

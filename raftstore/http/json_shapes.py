@@ -25,7 +25,7 @@ class ServedBy(msgspec.Struct, frozen=True):
     lag: int | None
     """Rows behind what it knew to be committed; null: unknown."""
     age_ms: int | None
-    """Age of that knowledge; null: it never heard of a leader."""
+    """Age of that knowledge; null: it has never known a leader."""
     staleness_ms: int | None
     """Everything committed longer ago than this was there; null: not known."""
     batches_behind: int | None
@@ -74,7 +74,7 @@ class Fate(msgspec.Struct, frozen=True):
     """The outcome of a write."""
 
     fate: str
-    """committed; not_applied (and never will be); unknown, for the reason told."""
+    """committed; not_applied (and never will be); unknown, for the reason given."""
     seq: int | None
     position: str | None
     condition: str
@@ -169,6 +169,7 @@ class TableBody(msgspec.Struct, frozen=True):
     retention_records: int | None = None
     retention_age_ms: int | None = None
     ttl_ms: int | None = None
+    restoring: bool = False
 
 
 class TablesBody(msgspec.Struct, frozen=True):
@@ -282,4 +283,5 @@ def table_body(info: TableInfo) -> TableBody:
         retention_records=info.settings.retention_records,
         retention_age_ms=info.settings.retention_age_ms,
         ttl_ms=info.settings.ttl_ms,
+        restoring=info.settings.restoring is not None,
     )

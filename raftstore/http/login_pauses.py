@@ -80,7 +80,8 @@ class LoginPauses:
         self._known.pop((where, name), None)
 
     def refund(self, address: str, name: str) -> None:
-        """It was right: it counts no more, and who comes from there by this name is known."""
+        """Count an attempt no more whose password was right; the user who comes from there by this
+        name is known."""
         where = _network(address)
         for table, key in ((self._by_address, where), (self._by_name, name)):
             failures = table.get(key)

@@ -18,7 +18,7 @@ _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _PATH_TEXTS: Final = {
     "table": "Name of the table.",
     "key": "The key as text, percent-encoded; several columns as a JSON list.",
-    "guid": "As an acknowledgement or an error told it.",
+    "guid": "As an acknowledgement or an error gave it.",
 }
 ERROR_TEXTS: Final = {
     400: "The request could not mean anything; the message says what is wrong.",
@@ -26,7 +26,7 @@ ERROR_TEXTS: Final = {
     403: "The role does not allow it, or a web page of another site asked.",
     404: "There is no such table or row.",
     405: "The path has other methods.",
-    409: "The table exists with another definition, the write was told as not applied, or some "
+    409: "The table exists with another definition, the write was reported as not applied, or some "
     "nodes are too old for it.",
     410: "The state behind the page token is gone; start again.",
     412: "The condition did not hold; nothing was written.",

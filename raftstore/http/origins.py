@@ -1,7 +1,7 @@
 """Requests that a web page made a browser send: refused, unless the page is allowed to.
 
 A browser sends requests wherever a page wants, also to a node on loopback, and with the password
-that its user once gave. It tells where the page came from (Origin, Sec-Fetch-Site); programs such
+that its user once gave. It says where the page came from (Origin, Sec-Fetch-Site); programs such
 as curl send neither. A page whose own name was pointed to the node's address afterwards (DNS
 rebinding) looks like one of the node, but for the Host header, which still has the page's name.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +19,7 @@ from raftstore.errors import SchemaError
 from raftstore.http.errors import bad_request
 from raftstore.http.wrong_values import unknown_name, wrong_value
 from raftstore.node.units import parse_duration_ms
+from raftstore.types import LevelName, PreferName
 
 T = TypeVar("T", bound=msgspec.Struct)
 Count63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -31,15 +32,13 @@ Duration = Annotated[
         pattern=r"^[0-9]{1,9}(\.[0-9]{1,3})?(ms|s|m|h)$",
     ),
 ]
-LevelName = Literal["linearizable", "leader", "bounded", "any"]
-PreferName = Literal["leader", "nearest", "any_in_bound"]
 KEYS_MAX: Final = 10_000
 _NONE_WORDS: Final = ("null", "none", "")
-"""Of what is no text msgspec would read the words as None, so as a parameter that is not given."""
+"""Words that msgspec reads as None unless a text is wanted, as if the parameter was not given."""
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every request: nothing waits longer than this."""
+    """Fields of every request: how long it may take."""
 
     timeout: (
         Annotated[
@@ -51,7 +50,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Writing(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a row lives that is written."""
+    """Fields of every write: how long its row lives."""
 
     ttl: (
         Annotated[
@@ -122,7 +121,7 @@ class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ) = None
 
     def options(self, timeout_s: float) -> ReadOptions:
-        """Return what the client takes."""
+        """Return these parameters as the client's options of a read."""
         options: dict[str, Any] = {"timeout": timeout_s}
         for name in (
             "level",

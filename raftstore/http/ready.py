@@ -17,14 +17,14 @@ from msgspec import Meta
 from raftstore.errors import UnknownTableError
 from raftstore.http.cluster_routes import own_view
 from raftstore.http.errors import bad_request
-from raftstore.http.queries import Count63, Duration, LevelName, Timed, duration_ms
+from raftstore.http.queries import Count63, Duration, Timed, duration_ms
 from raftstore.http.roles import Role
 from raftstore.http.routes import Answer, Call, Route
 from raftstore.node.http_port import StartPhase
 from raftstore.policy.views import Readiness, readiness
 from raftstore.protocol.admin import ClusterViewAnswer
 from raftstore.protocol.reads import Bounds
-from raftstore.types import Level, node_name
+from raftstore.types import Level, LevelName, node_name
 
 CATALOG: Final = "catalog"
 REASONS_MAX: Final = 100
@@ -92,7 +92,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 async def ready(call: Call) -> Answer:
-    """Tell whether reads of this level and bound find a replica, seen from this node."""
+    """Answer whether reads of this level and bound find a replica, seen from this node."""
     params: ReadyParams = call.params
     bounds = Bounds(
         params.max_lag,
@@ -112,7 +112,7 @@ async def ready(call: Call) -> Answer:
 
 
 async def healthy(call: Call) -> Answer:
-    """Tell the same of every table, by its own bounds, else the node's."""
+    """Answer the same of every table, by its own bounds, else the node's."""
     shows_names = await _may_see_names(call, is_needed=False)
     if call.gateway.facts.start is not None:
         return not_started(call.gateway.facts.start)
@@ -121,7 +121,7 @@ async def healthy(call: Call) -> Answer:
 
 
 async def _may_see_names(call: Call, *, is_needed: bool) -> bool:
-    """Whether the caller may be told which tables there are: with users, only who may read them."""
+    """Whether the caller may know which tables there are: with users, only who may read them."""
     guard = call.gateway.guard
     if guard.is_open:
         return True

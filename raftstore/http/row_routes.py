@@ -158,7 +158,7 @@ def _conditions(call: Call) -> tuple[bool, str | None]:
     tag = match[0].strip()
     if len(tag) < 2 or not (tag.startswith('"') and tag.endswith('"')) or "," in tag:
         raise bad_request(
-            f"If-Match is {tag!r:.60}; give one ETag with its quotes, as a read of the row told it"
+            f"If-Match is {tag!r:.60}; give one ETag with its quotes, as a read of the row gave it"
         )
     return False, tag[1:-1]
 

@@ -54,7 +54,7 @@ class StoreLags(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class HostStoreLags(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Lags of one node; ``updateTimeMs`` is when they were told (BLOG-28)."""
+    """Lags of one node; ``updateTimeMs`` is when they were reported (BLOG-28)."""
 
     state_store_lags: dict[str, StoreLags]
     update_time_ms: int
@@ -127,7 +127,7 @@ class ClusterStatusBody(msgspec.Struct, frozen=True):
 
 
 class LagsBody(msgspec.Struct, frozen=True, rename="camel"):
-    """Lags by node, as last told."""
+    """Lags by node, as last reported."""
 
     lags: dict[str, HostStoreLags]
     viewpoint: str
@@ -143,14 +143,15 @@ Layout = dict[NodeId, dict[str, ActiveStandby]]
 
 
 class KeptLayout:
-    """Of the last view, for the next: it is another only when a channel or a leader is."""
+    """The layout of the last view, for the next: it is another only when a channel or a leader
+    is."""
 
     def __init__(self) -> None:
         self._of: tuple[object, ...] | None = None
         self._layout: Layout = {}
 
     def of(self, view: ClusterViewAnswer) -> Layout:
-        """The layout that a view tells; callers change nothing in it."""
+        """The layout that a view gives; callers change nothing in it."""
         channels = view.channels
         # The replicas of a channel are those of its version of the catalog.
         of = (
@@ -184,7 +185,7 @@ def cluster_status(view: ClusterViewAnswer, wall_ms: int, kept: KeptLayout) -> C
 
 
 def all_lags(view: ClusterViewAnswer, wall_ms: int) -> LagsBody:
-    """Return what every node last told of its positions."""
+    """Return what every node last reported of its positions."""
     lags = _lags(view)
     built_ms = wall_ms - view.built_ms_ago
     told = {node.endpoint: _told(node, lags, built_ms) for node in view.nodes}
@@ -207,7 +208,7 @@ def _host(
     node: NodeView, active_standby: dict[str, ActiveStandby], lags: _Lags, built_ms: int
 ) -> HostStatus:
     is_alive = node.state != DOWN
-    # BLOG-25, BLOG-26: what a dead node held is told by its channels, not by it.
+    # BLOG-25, BLOG-26: what a dead node held is reported by its channels, not by it.
     return HostStatus(
         host_alive=is_alive,
         last_status_update_ms=_moment(built_ms, node.last_heard_ms_ago),

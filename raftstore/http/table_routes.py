@@ -8,10 +8,12 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from raftstore.http.errors import bad_request
 from raftstore.http.json_shapes import Ok, TableBody, TablesBody, table_body
 from raftstore.http.queries import Count63, Duration, Timed, duration_ms
 from raftstore.http.roles import Role
 from raftstore.http.routes import Answer, Call, Route
+from raftstore.types import DurabilityName
 
 
 class NewTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +38,9 @@ class NewTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Annotated[Count63, Meta(description="Bound of bounded reads that name none, in rows.")]
         | None
     ) = None
+    durability: Annotated[
+        DurabilityName, Meta(description="When a replica counts a write as stored; fixed for ever.")
+    ] = "fsync"
     if_not_exists: bool = False
     retention_bytes: (
         Annotated[
@@ -105,6 +110,7 @@ async def create_table(call: Call) -> Answer:
         replicas=wanted.replicas,
         schema=schema,
         max_lag=wanted.max_lag,
+        durability=wanted.durability,
         if_not_exists=wanted.if_not_exists,
         timeout=call.left_s,
         retention_bytes=wanted.retention_bytes,
@@ -123,6 +129,9 @@ async def edit_table(call: Call) -> Answer:
         for name in wanted.__struct_fields__
         if (value := getattr(wanted, name)) is not msgspec.UNSET
     }
+    if not changes:
+        names = ", ".join(wanted.__struct_fields__)
+        raise bad_request(f"nothing is to be changed; give one of {names}")
     for name in ("max_staleness", "retention_age", "ttl"):
         if name in changes:
             changes[name] = _seconds(name, changes[name])

@@ -86,7 +86,7 @@ def _allowed(found: inspect.Type) -> str:
 
 
 def _inner(found: inspect.Type, path: str) -> inspect.Type | None:
-    """The type at a path inside a field; None where the types do not tell."""
+    """The type at a path inside a field; None where the types do not say."""
     for step in _STEP.finditer(path):
         found = _alternatives(found)[0]
         if isinstance(found, inspect.StructType) and step[1]:

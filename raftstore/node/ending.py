@@ -33,7 +33,7 @@ def end_process(directory: Path | None, node: str, wall_ms: int, reason: str) ->
         panic = {"node": node, "wall_ms": wall_ms, "reason": reason}
         not_noted = _noted(directory / LAST_PANIC_NAME, panic)
         if not_noted is not None:
-            # The reason again: operators are told to look for it in the last line.
+            # The reason again: docs/operations.md names the last line as its place.
             told = fields(reason=reason, exit_code=EXIT_STORAGE, not_noted=not_noted)
             logger.critical("panic", extra=told)
     drain_lines()

@@ -57,7 +57,7 @@ class LiveFacts:
         self.turned_ms = now_ms
 
     def belongs_to(self, node: str, cluster_id: bytes) -> None:
-        """The node was born; its id is written last, since it tells that the rest is known."""
+        """The node was born; its id is written last, since it shows that the rest is known."""
         self.cluster_id = cluster_id
         self.start = None
         self.node = node
@@ -89,7 +89,7 @@ class HttpPort:
         self._service: HttpService | None = None
         self.facts = LiveFacts() if files is None else LiveFacts(files=files)
         self.endpoint = ""
-        """The address to tell others; empty: there is none."""
+        """The address to advertise to others; empty: there is none."""
 
     def bind(self) -> None:
         """Take the port; ConfigError when it is taken or reachable without protection."""

@@ -23,7 +23,7 @@ class LineStream(io.TextIOBase):
     """The stream of ``LineHandler``; methods may be called from any thread and never block."""
 
     def __init__(self, target: TextIO, say_dropped: Callable[[int], str]) -> None:
-        """``say_dropped(count)`` is the line, with its end, that tells of dropped ones."""
+        """``say_dropped(count)`` is the line, with its end, that reports dropped ones."""
         super().__init__()
         self.dropped = 0
         """Lines that were dropped so far."""

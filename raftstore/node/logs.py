@@ -111,7 +111,8 @@ def dropped_lines() -> int:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes each line at once, unless it was told when to write those of one thread."""
+    """Writes each line at once, unless it was given the moments at which to write those of one
+    thread."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)

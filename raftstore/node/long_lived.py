@@ -3,10 +3,10 @@
 A thousand channels are some hundred thousand objects that nobody lets go of. A full collection
 would look at all of them, with every thread waiting for it: 0.1 s, again and again.
 
-The objects of a thousand elections are as many, and live for seconds: too short to be told of, and
-long enough to be looked at several times, 0.3 s each on a busy machine. Meanwhile heartbeats wait,
-which looks like dead nodes and makes more elections. Reference counts free almost everything here,
-elections too, so the collector may look far less often than it would by itself.
+The objects of a thousand elections are as many, and live for seconds: too short to be registered,
+and long enough to be looked at several times, 0.3 s each on a busy machine. Meanwhile heartbeats
+wait, which looks like dead nodes and makes more elections. Reference counts free almost everything
+here, elections too, so the collector may look far less often than it would by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gc
 from typing import Final
 
 GROWTH: Final = 32
-"""Channels that are opened before the collector is told anew; what is in a cycle just then and
+"""Channels that are opened before they are registered anew; what is in a cycle just then and
 dead soon is never freed, so this must not happen all the time."""
 
 
@@ -25,7 +25,8 @@ such looks go before one at those that survived them; and how many of these befo
 
 
 class LongLived:
-    """Of one node; knows how many channels the collector has been told of."""
+    """Registers the long-lived objects of one node; knows of how many channels the objects are
+    registered with the collector."""
 
     def __init__(self) -> None:
         self._channels = 0
@@ -38,7 +39,7 @@ class LongLived:
         gc.freeze()
 
     def look(self, channels: int) -> None:
-        """So many channels are open now."""
+        """Look again, now that so many channels are open."""
         if channels - self._channels >= GROWTH:
             self._channels = channels
             gc.freeze()

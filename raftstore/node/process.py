@@ -1,4 +1,4 @@
-"""The composition root: settings -> store, network, engine, threads; runs until told to stop.
+"""The composition root: settings -> store, network, engine, threads; runs until it is stopped.
 
 Exit codes: 0 after SIGTERM or SIGINT (leadership handed over, everything synced), 75 in the same
 way because a replica here cannot catch up and the settings say so, 70 after a storage failure or an
@@ -21,12 +21,18 @@ from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.conformance import check_pysyncobj
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.batches.failpoints import pass_answers, pass_message
-from raftstore.engine.node_ports import NodeIdentity, NodePorts
+from raftstore.engine.node_ports import (
+    CLIENT_HANDLE_SELF,
+    NodeIdentity,
+    NodePorts,
+    retirement,
+)
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.errors import ConfigError, StorageError
 from raftstore.metrics import Histogram, Sample
 from raftstore.node.bootstrap.founding import Founding, refusal_before_birth, waits_for_founders
 from raftstore.node.bootstrap.introductions import Introductions
+from raftstore.node.bootstrap.joining import Joining
 from raftstore.node.bootstrap.opening import open_port_and_store
 from raftstore.node.bootstrap.starting import Start
 from raftstore.node.ending import EXIT_STORAGE, end_process
@@ -42,8 +48,10 @@ from raftstore.node.system_ids import SystemIds
 from raftstore.node.turns import Turns
 from raftstore.node.watchdog import Watchdog
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
+from raftstore.protocol.admin import Checkpoint
 from raftstore.protocol.message import Message
 from raftstore.protocol.replication import MsgSync
+from raftstore.protocol.tickets import parse_token
 from raftstore.storage.identity import Belonging, Members, StoreIdentity
 from raftstore.storage.log.writer import LogWriter
 from raftstore.storage.presence import PresenceWatch
@@ -56,7 +64,7 @@ from raftstore.transport.endpoints import format_endpoint
 from raftstore.transport.event_loop import new_event_loop
 from raftstore.transport.handshake import Identity
 from raftstore.transport.peers import PeerNetwork
-from raftstore.types import ChannelId, NodeId, Seq, StorageStall, node_name
+from raftstore.types import ChannelId, NodeId, RequestId, Seq, StorageStall, node_name
 
 logger = logging.getLogger("raftstore.node")
 
@@ -102,6 +110,7 @@ class NodeProcess:
         self._loop.set_exception_handler(self._on_loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
+        self._loop.add_signal_handler(signal.SIGUSR1, self._checkpoint)
         self._watchdog = watchdog = Watchdog(
             self._stalls, self._settings.storage, node=self._settings.name, end=self._panic
         )
@@ -156,13 +165,22 @@ class NodeProcess:
         self._founding = founding = Founding(
             store.identity, self._settings, self._advertise, self._identity, self._ids.uuid()
         )
+        if self._settings.join and not store.identity.cluster_id:
+            Start(self._http.facts, monotonic_ms).enters(
+                "joining", "waits to be taken into its cluster; ask another node"
+            )
+            token = parse_token(self._settings.join)
+            joining = Joining(store.identity, token, self._advertise, self._level)
+            if not await joining.wait_until_joined(self._stop):
+                return False
         if not store.identity.cluster_id:
             Start(self._http.facts, monotonic_ms).enters(
                 "founding", waits_for_founders(self._settings)
             )
         if not await founding.wait_until_born(self._stop):
             return False
-        members = dict(store.identity.members) | dict(self._configured(store))
+        first = store.identity.nodes_at_joining or store.identity.members
+        members = dict(first) | dict(self._configured(store))
         self._endpoints = members | {store.identity.node: self._advertise}
         network.born(self._identity(), self._endpoints)
         return True
@@ -186,6 +204,8 @@ class NodeProcess:
             cluster_id=identity.cluster_id,
             boot_id=identity.boot_id,
             members=identity.members,
+            nodes=identity.nodes_at_joining,
+            number=Seq(identity.number),
             configured=self._configured(store),
             advertise=self._advertise,
             pid=os.getpid(),
@@ -194,7 +214,7 @@ class NodeProcess:
         )
 
     def _with_its_past(self, runner: NodeRunner) -> NodeRunner:
-        """N8: failovers that earlier lives of the node noticed are told, too."""
+        """N8: failovers that earlier lives of the node noticed are reported, too."""
         kept = KeptEvents(Path(self._settings.data_dir))
         runner.ring.restore(kept.events())
         runner.ring.keep = kept.keep
@@ -211,9 +231,11 @@ class NodeProcess:
             wall_ms=wall_ms,
             on_halt=self._panic,
             on_give_up=self._give_up,
+            on_retired=self._retire,
             on_event=log_event,
             stall=watchdog.stall,
             free_bytes=lambda: store.space.newest,
+            reserve_bytes=lambda: store.space.reserve.kept_bytes,
             extra_status=lambda: {"traffic": network.traffic.totals()},
             extra_metrics=self._measured,
         )
@@ -232,6 +254,7 @@ class NodeProcess:
             on_failed=self._on_storage_error,
             now_ms=monotonic_ms,
             stalls=self._stalls,
+            on_written=self._on_written,
         )
         store.tables.start(
             post=post,
@@ -290,7 +313,10 @@ class NodeProcess:
         """S0.7: among members of another cluster this node would only be refused, for ever."""
         identity = store.identity
         self._introductions = introductions = Introductions(
-            self._settings, Belonging(identity.node, identity.cluster_id, identity.members)
+            self._settings,
+            Belonging(
+                identity.node, identity.cluster_id, identity.members, identity.nodes_at_joining
+            ),
         )
 
         async def meet() -> None:
@@ -312,7 +338,7 @@ class NodeProcess:
         self._turns.begin()
         runner.begin_drain(monotonic_ms())
         deadline = self._loop.time() + DRAIN_TIMEOUT_S
-        # The engine tells nobody when it is done.
+        # The engine notifies no one when it is done.
         while not runner.drain.is_done() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -336,6 +362,7 @@ class NodeProcess:
             self._presence.stop()
         try:
             store.log.flush()
+            store.log.take_promises_back()  # S0.6, NATS-017: all is synced
         except StorageError as error:
             self._panic(str(error))
         store.close(is_clean=True)
@@ -346,12 +373,15 @@ class NodeProcess:
         """A message of an authenticated peer."""
         runner = self._in_turn()
         if runner is not None:
-            if isinstance(message, MsgSync):
-                faults.reach("catch-up.before-store")
+            is_history = type(message) is MsgSync
+            now_ms = arrived_ms  # it was read just now
             if faults.armed is not None:
+                if is_history:
+                    faults.reach("catch-up.before-store")
                 pass_message(message, faults.reach)
-            runner.on_peer_message(peer, message, arrived_ms, monotonic_ms())
-            if isinstance(message, MsgSync):
+                now_ms = monotonic_ms()
+            runner.on_peer_message(peer, message, arrived_ms, now_ms)
+            if is_history:
                 self._end_turn()
                 faults.reach("catch-up.after-store")
 
@@ -371,8 +401,14 @@ class NodeProcess:
         if runner is not None:
             runner.on_peer_lost(peer, monotonic_ms(), refused=refused)
 
+    def on_retired(self) -> None:
+        """M27: it was away when the catalog said so, and gets no catalog any more."""
+        assert self._store is not None
+        identity = self._store.identity
+        self._retire(retirement(identity.node, identity.cluster_id))
+
     def on_listened(self, until_ms: int, late_ms: int) -> None:
-        """Every heartbeat that had come by then was told before this."""
+        """Every heartbeat that had come by then was reported before this."""
         if self._runner is not None:
             self._runner.watch.health.listened(until_ms, late_ms)
 
@@ -385,7 +421,7 @@ class NodeProcess:
             runner.on_client_message(client, message, monotonic_ms())
             return
         assert self._network is not None
-        self._network.reply(client, refusal_before_birth(message))
+        self._network.reply(client, refusal_before_birth(message, joins=bool(self._settings.join)))
 
     def on_client_gone(self, client: int) -> None:
         """Release everything held for the client."""
@@ -405,22 +441,42 @@ class NodeProcess:
 
     def _in_turn(self) -> NodeRunner | None:
         """The engine, for a call that belongs to the present turn; None before birth."""
-        if self._runner is not None:
+        runner = self._runner
+        if runner is not None:
             assert self._turns is not None
-            self._turns.begin()
-        return self._runner
+            if not self._turns.is_open:
+                self._turns.begin()
+        return runner
 
     def _end_turn(self) -> None:
         assert self._turns is not None
         self._turns.end()
 
+    def _checkpoint(self) -> None:
+        """SIGUSR1: sync what was acknowledged before it was on the disk; an event says when."""
+        runner = self._in_turn()
+        if runner is None:
+            logger.warning("no checkpoint: the node is not ready yet")
+            return
+        runner.requests.checkpoints.on_request(CLIENT_HANDLE_SELF, Checkpoint(RequestId(0)))
+        self._end_turn()
+
     def _on_durable(self, operation: int) -> None:
         runner = self._in_turn()
         if runner is not None:
-            faults.reach("ack.before-send")
+            is_faulty = faults.armed is not None
+            if is_faulty:
+                faults.reach("ack.before-send")
             runner.on_log_durable(operation, monotonic_ms())
             self._end_turn()  # acknowledgements leave before the next group commit begins
-            faults.reach("ack.after-send")
+            if is_faulty:
+                faults.reach("ack.after-send")
+
+    def _on_written(self, operation: int) -> None:
+        runner = self._in_turn()
+        if runner is not None:
+            runner.on_log_written(operation, monotonic_ms())
+            self._end_turn()
 
     def _on_applied(
         self, channel: ChannelId, applied_seq: Seq, conflicts: Conflicts, answers: Answers
@@ -468,6 +524,13 @@ class NodeProcess:
         """NATS-147: leave in order; the turn at hand goes on."""
         logger.critical("cannot keep up", extra=fields(reason=reason, exit_code=EXIT_SLOW))
         self._exit_code = EXIT_SLOW
+        self._stop.set()
+
+    def _retire(self, reason: str) -> None:
+        """M27: the node has left its cluster for ever; the turn at hand goes on."""
+        if self._refused is None:
+            logger.critical("retired", extra=fields(reason=reason, exit_code=EXIT_CONFIG))
+        self._refused = ConfigError(reason)
         self._stop.set()
 
     def _panic(self, reason: str) -> NoReturn:

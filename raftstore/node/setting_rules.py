@@ -30,6 +30,7 @@ from raftstore.config import (
 from raftstore.errors import ConfigError
 from raftstore.node.units import format_duration, format_size
 from raftstore.policy.routing import Prefer
+from raftstore.protocol.tickets import parse_token
 from raftstore.transport.endpoints import is_loopback, parse_endpoint
 
 DAY_MS: Final = 24 * 3_600_000
@@ -89,14 +90,20 @@ SPECIAL_RANGES: Final = {
     "snapshot.session_ms": Range(1_000, 600_000),
     "snapshot.request_ms": Range(10, 600_000),
     "snapshot.retry_ms": Range(10, 600_000),
+    "snapshot.pause_ms_max": Range(10, 86_400_000),
     "expiry.keys_max": Range(1, 10_000),
+    "rebalance.moves_max": Range(1, 64),
+    "rebalance.calm_ms": Range(1_000, 3_600_000),
+    "rebalance.respect_ms": Range(0, 7 * DAY_MS),
     "retention.age_ms": Range(0, 366 * DAY_MS),
     "retention.channel_bytes": Range(1 * MIB, SIZES.high),
     "retention.channel_records": Range(1_000, COUNTS.high),
     "retention.interval_ms": Range(10, 3_600_000),
     "scrub.second_bytes_max": Range(1 * KIB, SIZES.high),
     "scrub.interval_ms": Range(10, 366 * DAY_MS),
+    "scrub.verify_second_bytes_max": Range(1 * KIB, SIZES.high),
     "storage.min_free_bytes": Range(0, SIZES.high),
+    "storage.reserve_bytes": Range(0, SIZES.high),
     "storage.free_check_ms": Range(100, 3_600_000),
     "storage.files_reserved": Range(16, 65_536),
     "storage.channels_max": Range(16, 1_048_576),
@@ -114,6 +121,9 @@ SPECIAL_RANGES: Final = {
     # NATS-152: in shorter ones bursts of writers look like a slow replica.
     "catchup.slow_window_ms": Range(10_000, 3_600_000),
     "catchup.inflight_requests": Range(1, 16),
+    "membership.retry_ms": Range(10, 60_000),
+    "membership.hand_over_tries": Range(0, 100),
+    "membership.promote_lag_max": Range(0, 10**9),
     "replication.live_queue_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "replication.pending_bytes_max": Range(PAYLOAD_BYTES_MAX, SIZES.high),
     "replication.client_payload_bytes_max": Range(2 * PAYLOAD_BYTES_MAX, SIZES.high),
@@ -259,6 +269,13 @@ def _check_http(settings: NodeSettings) -> None:
 
 def _check_initial_cluster(settings: NodeSettings) -> None:
     members = settings.initial_cluster
+    if settings.join:
+        parse_token(settings.join)
+        if members:
+            raise ConfigError(
+                "node.join and node.initial_cluster exclude each other: a node founds a cluster "
+                "with others, or joins one that exists; leave one of them out"
+            )
     if not members:
         return
     key = "node.initial_cluster"
@@ -313,7 +330,7 @@ def _check_heartbeat(heartbeat: HeartbeatSettings) -> None:
 def _check_lag(settings: NodeSettings) -> None:
     interval_ms, age_max_ms = settings.lag.report_interval_ms, settings.read.leader_info_age_max_ms
     if interval_ms >= age_max_ms:
-        # S7.3: replicas of an idle channel hear of their leader by reports alone.
+        # S7.3: replicas of an idle channel know of their leader by reports alone.
         raise ConfigError(
             f"lag.report_interval_ms is {format_duration(interval_ms)}; allowed is less than "
             f"read.leader_info_age_max_ms ({format_duration(age_max_ms)}), or replicas of an idle "

@@ -36,6 +36,7 @@ CLIENT_VARIABLES: Final = ("RAFTSTORE_ENDPOINTS", "RAFTSTORE_TIMEOUT", "RAFTSTOR
 """Read by the command line, not by a node; known here so that a node does not refuse them."""
 DEFAULT_ORIGIN: Final = "default"
 INITIAL_CLUSTER_KEY: Final = "node.initial_cluster"
+JOIN_KEY: Final = "node.join"
 
 SettingType = str | int | bool | tuple[tuple[str, str], ...]
 """What a setting may hold; the tuple is the initial cluster."""
@@ -55,7 +56,10 @@ class Setting:
     origin: str
 
     def text(self) -> str:
-        """The value as it would be written in the file, without quotes."""
+        """The value as it would be written in the file, without quotes; of a token, which holds a
+        secret, only that there is one."""
+        if self.key == JOIN_KEY and self.value:
+            return "(a token)"
         if isinstance(self.value, bool):
             return "true" if self.value else "false"
         if isinstance(self.value, int):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from time import CLOCK_BOOTTIME, clock_gettime_ns
 
 from raftstore import faults
 
@@ -12,7 +13,7 @@ def monotonic_ms() -> int:
 
     CLOCK_BOOTTIME, so that a suspended machine finds its knowledge of others old (S7.2).
     """
-    now_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    now_ms = clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000
     return now_ms if faults.armed is None else faults.armed.monotonic_ms(now_ms)
 
 

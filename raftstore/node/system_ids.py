@@ -7,7 +7,7 @@ import secrets
 
 
 class SystemIds:
-    """``ports.IdSource`` from the operating system."""
+    """``ports.ids.IdSource`` from the operating system."""
 
     def __init__(self) -> None:
         # Delays need no secret, and asking the system for one lets go of the interpreter's lock,

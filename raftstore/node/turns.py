@@ -1,9 +1,9 @@
 """One turn of a node's main loop: what all sockets and threads brought, then what follows from it.
 
 The calls into the engine that one wake-up of the loop leads to are one turn. At its end, in this
-order: messages and answers leave, the control loop is told, the timer is armed, and the log thread
-is woken. It comes last because it takes the interpreter's lock: a message that is still to be sent
-would wait for it.
+order: messages and answers leave, the control loop is notified, the timer is armed, and the log
+thread is woken. It comes last because it takes the interpreter's lock: a message that is still to
+be sent would wait for it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Turns:
         on_turn: Callable[[int], None],
     ) -> None:
         """``endpoints``: the addresses that the network knows; ``queued_bytes``: what waits to be
-        applied, clients are not read above ``queued_bytes_max``; ``on_turn`` hears when each turn
-        ended, in monotonic milliseconds."""
+        applied, clients are not read above ``queued_bytes_max``; ``on_turn`` is called with when
+        each turn ended, in monotonic milliseconds."""
         self._runner = runner
         self._writer = writer
         self._network = network
@@ -64,14 +64,15 @@ class Turns:
         self._content_due = 0
         self._paused = False
         self._is_closed = False
-        self._is_open = False
+        self.is_open = False
+        """Calls into the engine are of a turn that has begun."""
         self._is_scheduled = False
 
     def begin(self) -> None:
         """Before every call into the engine: it is of the turn that is open, or opens one."""
-        if self._is_open:
+        if self.is_open:
             return
-        self._is_open = True
+        self.is_open = True
         self._runner.begin_turn()
         self._network.hold_frames()
         if not self._is_scheduled:
@@ -81,9 +82,9 @@ class Turns:
 
     def end(self) -> None:
         """End the turn now instead of behind what else the loop has found: nothing waits for it."""
-        if not self._is_open:
+        if not self.is_open:
             return
-        self._is_open = False
+        self.is_open = False
         now = monotonic_ms()
         self._runner.end_turn(now)
         self._network.flush_frames()
@@ -108,7 +109,8 @@ class Turns:
 
     def _run_end(self) -> None:
         self._is_scheduled = False
-        self.end()
+        if self.is_open:
+            self.end()
 
     def _arm(self, now: int) -> None:
         if self._is_closed:
@@ -129,6 +131,9 @@ class Turns:
             self.lateness.observe(max(0, now - max(self._timer_due, self._armed_ms)))
         self._timer = None
         self._timer_due = None
+        if not self.is_open and self._runner.next_deadline_ms() > now:
+            self._arm(now)  # what it was armed for was put off since
+            return
         self.begin()
         self._runner.on_timer(now)
 
@@ -137,13 +142,14 @@ class Turns:
         endpoints = self._runner.controller.endpoints()
         if endpoints != self._endpoints:
             self._endpoints = endpoints
-            self._network.set_peers(endpoints)
+            retired = self._runner.controller.catalog.retired
+            self._network.set_peers(endpoints, retired)
 
     def _apply_backpressure(self) -> None:
         """A disk that is behind slows the publishers down instead of filling memory."""
         queued, limit = self._queued_bytes(), self._queued_bytes_max
         paused = queued > (limit * BACKPRESSURE_LOW if self._paused else limit)
-        # S0.4: while the disk hangs, publishers are told at once, and go elsewhere.
+        # S0.4: while the disk hangs, publishers are answered at once, and go elsewhere.
         paused = paused and self._runner.guard.reason is None
         if paused != self._paused:
             self._paused = paused

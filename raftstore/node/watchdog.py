@@ -1,10 +1,10 @@
 """A thread that touches no disk looks for what hangs, and ends the node if need be (S0.4).
 
-The steps, each with its setting: after ``storage.stall_handover_ms`` the main loop is told, so that
-the node refuses writes and gives its leaderships away; after ``storage.stall_limit_ms`` the process
-ends with exit code 70, whatever the main loop is doing. A main loop that hangs in a call of the
-store is found by its silence; its heartbeats have stopped long before (``transport.control``).
-A node that was told to stop gets less time for each operation, and a bound for all of it.
+The steps, each with its setting: after ``storage.stall_handover_ms`` the main loop is notified, so
+that the node refuses writes and gives its leaderships away; after ``storage.stall_limit_ms`` the
+process ends with exit code 70, whatever the main loop is doing. A main loop that hangs in a call of
+the store is found by its silence; its heartbeats have stopped long before (``transport.control``).
+A node that was asked to stop gets less time for each operation, and a bound for all of it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from raftstore.types import StorageStall
 TICK_MS: Final = 50
 """How often it looks. A tick counts twice that at most: a stopped process waits for no disk."""
 STOP_MS_MAX: Final = 20_000
-"""A node that was told to stop ends within this, whatever hangs; systemd kills it at 30 s as
+"""A node that was asked to stop ends within this, whatever hangs; systemd kills it at 30 s as
 docs/operations.md sets it up."""
 _STORAGE: Final = str(Path(next(iter(raftstore.storage.__path__))))
 
 
 class Watchdog:
-    """Of one node, from before its store is opened to its end."""
+    """The watchdog of one node, from before its store is opened to its end."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Watchdog:
         self._post = post  # last: from here on the thread asks
 
     def stopping(self) -> None:
-        """The node was told to stop: an operation has less time, and so has everything."""
+        """The node was asked to stop: an operation has less time, and so has everything."""
         if self._stopping_ms is None:
             self._stopping_ms = self._stalls.now_ms
 
@@ -101,7 +101,7 @@ class Watchdog:
             before = now
 
     def look(self, elapsed_ms: int) -> None:
-        """One tick: count the time, tell the main loop, end what must end."""
+        """One tick: count the time, notify the main loop, end what must end."""
         self._stalls.tick(elapsed_ms)
         reason = self._why_end()
         if reason is not None:
@@ -128,7 +128,7 @@ class Watchdog:
         stopping_ms = self._stopping_ms
         limit_ms, why = settings.stall_limit_ms, "storage.stall_limit_ms"
         if stopping_ms is not None and settings.stall_stop_ms < limit_ms:
-            limit_ms, why = settings.stall_stop_ms, "storage.stall_stop_ms, as it was told to stop"
+            limit_ms, why = settings.stall_stop_ms, "storage.stall_stop_ms, as it was asked to stop"
         for area in Area:
             stall = self._stalls.oldest(area)
             if stall is not None and stall.for_ms >= limit_ms:
@@ -143,8 +143,8 @@ class Watchdog:
                 )
         if stopping_ms is not None and now_ms - stopping_ms >= STOP_MS_MAX:
             return (
-                f"{self._node} was told to stop and has not within {STOP_MS_MAX / 1000:.0f} s; the "
-                "node ends without waiting any longer"
+                f"{self._node} was asked to stop and has not within {STOP_MS_MAX / 1000:.0f} s; "
+                "the node ends without waiting any longer"
             )
         return None
 

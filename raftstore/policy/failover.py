@@ -100,7 +100,7 @@ class FailoverTracker:
     ) -> None:
         """The leader is believed gone; a second reason for that changes nothing.
 
-        Unless it was heard meanwhile: then the first one was a false alarm.
+        Unless something came from it meanwhile: then the first one was a false alarm.
         """
         if old_leader is None:
             return  # a new channel's first election is no failover
@@ -113,7 +113,7 @@ class FailoverTracker:
         self._open[channel] = _Times(old_leader, cause, heard_ms, now_ms)
 
     def on_cause(self, old_leader: NodeId, cause: str, heard_ms: int | None) -> None:
-        """Why the node is gone, told after others had begun to elect without it."""
+        """Why the node is gone, known after others had begun to elect without it."""
         for times in self._open.values():
             if times.old_leader == old_leader and times.cause == UNKNOWN:
                 times.cause = cause
@@ -127,7 +127,7 @@ class FailoverTracker:
             times.term, times.elected_ms = term, now_ms
 
     def on_ready(self, channel: ChannelId, now_ms: int) -> None:
-        """It has committed a record of its term."""
+        """The new leader has committed a record of its term."""
         times = self._open.get(channel)
         if times is not None and times.elected_ms is not None and times.ready_ms is None:
             times.ready_ms = now_ms

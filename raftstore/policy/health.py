@@ -70,7 +70,7 @@ class HealthTable:
     _checked_ms: int | None = None
     _excused_ms: int = -(10**12)
     _listened_ms: int | None = None
-    """None: nobody tells, and what is not here has not come."""
+    """None: the transport does not report it, and what is not here has not come."""
     _late_ms: int = 0
 
     # --- what happens ----------------------------------------------------------------------------
@@ -81,6 +81,10 @@ class HealthTable:
             # KLIP-29: bounded memory; ``_remember`` keeps two for each slot and half of one more.
             arrivals: deque[int] = deque(maxlen=2 * (self._slots() + 1))
             self._peers[node] = _Peer(HealthState.UNKNOWN, now_ms, now_ms, arrivals, now_ms)
+
+    def remove_peer(self, node: NodeId) -> None:
+        """The node has left the cluster; its silence is no failure."""
+        self._peers.pop(node, None)
 
     def on_heartbeat(self, node: NodeId, arrived_ms: int, *, skew_ms: int | None = None) -> None:
         """A heartbeat arrived; from an unknown node it is ignored.
@@ -100,7 +104,7 @@ class HealthTable:
             peer.skew_ms = skew_ms
 
     def listened(self, until_ms: int, late_ms: int) -> None:
-        """Every heartbeat that had come by then was told before this.
+        """Every heartbeat that had come by then was reported before this.
 
         ``late_ms``: how late this node's own heartbeats were at worst in the last window.
         """
@@ -168,7 +172,7 @@ class HealthTable:
         return None if peer is None else peer.last_heard_ms
 
     def skew_ms(self, node: NodeId) -> int | None:
-        """The peer's clock minus ours, as far as its heartbeats told; for display only."""
+        """The peer's clock minus ours, as far as its heartbeats reported; for display only."""
         peer = self._peers.get(node)
         return None if peer is None else peer.skew_ms
 
@@ -194,7 +198,7 @@ class HealthTable:
     def _remember(self, arrivals: deque[int], arrived_ms: int) -> None:
         """The newest one takes the place of another less than an interval after the one before.
 
-        So no slot that heard anything is without one, however often the peer sends.
+        So no slot in which anything came is without one, however often the peer sends.
         """
         interval_ms = self.settings.send_interval_ms
         if len(arrivals) > 1 and arrived_ms - arrivals[-2] < interval_ms:
@@ -203,17 +207,17 @@ class HealthTable:
             arrivals.append(arrived_ms)
 
     def _decide(self, node: NodeId, peer: _Peer, heard_ms: int, now_ms: int) -> HealthChange | None:
-        """``heard_ms``: up to when silence counts; what came later is no less heard."""
+        """``heard_ms``: up to when silence counts; what came later still came."""
         # KLIP-29: older heartbeats are expunged, as late as the oldest slot allows for delays.
         expired_ms = heard_ms - self.settings.window_ms - self.settings.send_interval_ms // 2
         while peer.arrivals and peer.arrivals[0] <= expired_ms:
             peer.arrivals.popleft()
         if not peer.arrivals and peer.state is HealthState.DOWN:
-            return None  # nothing was heard: nothing can bring it up
+            return None  # nothing came: nothing can bring it up
         # Slots since the newest one in which a heartbeat arrived (KLIP-30).
         newest = self._slot_of(max(peer.arrivals), heard_ms) if peer.arrivals else self._slots()
         missed = min(newest, self._slots())
-        # Slots that began before the peer could be heard cannot have been missed.
+        # Slots that began before anything could come from the peer cannot have been missed.
         missed = min(missed, self._slot_of(peer.since_ms, heard_ms))
         settings = self.settings
         if peer.state is HealthState.DOWN:
@@ -252,6 +256,7 @@ class HealthTable:
 
 
 def _is_well(peer: _Peer, now_ms: int, limit_ms: int) -> bool:
-    """Up, and heard too lately for the threshold of missed slots: there is nothing to decide."""
+    """Up, and its last sign is too recent for the threshold of missed slots: there is nothing to
+    decide."""
     arrivals = peer.arrivals
     return peer.state is HealthState.UP and bool(arrivals) and now_ms - arrivals[-1] < limit_ms

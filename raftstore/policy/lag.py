@@ -36,7 +36,7 @@ def rows_behind(end_seq: Seq, applied_seq: Seq) -> int:
 def known_lag(end_seq: Seq, applied_seq: Seq, age_ms: int | None, age_max_ms: int) -> int | None:
     """Lag in rows, or None for unknown, to be taken for infinite (S7.3).
 
-    ``age_ms``: how long ago the channel's leader was heard, None if never.
+    ``age_ms``: the age of the newest report of the channel's leader, None if there is none.
     """
     # S7.3: without a recent report of the leader nobody knows how far the channel has gone.
     if age_ms is None or age_ms > age_max_ms:
@@ -60,7 +60,7 @@ class LagTable:
         self._age_max_ms = leader_info_age_max_ms
         self._channels: dict[ChannelId, _Channel] = {}
 
-    # --- what is heard ---------------------------------------------------------------------------
+    # --- reports received -----------------------------------------------------------------------
 
     def on_positions(self, node: NodeId, positions: Iterable[ChannelPosition], now_ms: int) -> None:
         """A node reported the positions of its replicas (a LagReport, or this node's own state)."""
@@ -79,12 +79,13 @@ class LagTable:
         return Seq(0) if known is None else known.commit_seq
 
     def leader(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
-        """The leader of the highest term heard of (a hint, S7.4), and that term."""
+        """The leader of the highest term known (a hint, S7.4), and that term."""
         known = self._channels.get(channel)
         return (None, Term(0)) if known is None else (known.leader, known.leader_term)
 
     def leader_info_age_ms(self, channel: ChannelId, now_ms: int) -> int | None:
-        """How long ago the leader of the highest known term was heard; None if never."""
+        """The age of the newest report of the leader of the highest known term; None if none
+        came."""
         known = self._channels.get(channel)
         if known is None or known.leader_heard_ms is None:
             return None

@@ -1,9 +1,9 @@
 """Protocol levels: what a node can read beyond the first version, and who may not be sent it yet.
 
-Each node tells the newest ``raftstore.config.LEVEL`` that it knows. A kind of record, or a command
-of the catalog, that came with a level is only sequenced when every node is at it: a node below
-would stop at the first one that it meets. Nothing here is a vote: the levels are those that nodes
-told, and a node that never told one is at 0.
+Each node reports the newest ``raftstore.config.LEVEL`` that it knows. A kind of record, or a
+command of the catalog, that came with a level is only sequenced when every node is at it: a node
+below would stop at the first one that it meets. Nothing here is a vote: the levels are those that
+nodes reported, and a node that never reported one is at 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from raftstore.types import NodeId, RecordKind, node_name
 LIFETIME_LEVEL: Final = 5
 """Nodes below it read no record about rows that expire."""
 
+TRIM_LEVEL: Final = LEVEL_OF_TAG[Tag.AskTrimmed]
+"""Nodes below it read no record by which outcomes are trimmed, and cannot be asked for theirs."""
+
 LEVEL_OF_KIND: Final = {
     RecordKind.STAGED: 1,
     RecordKind.BATCH_APPLY: 1,
     RecordKind.BATCH_MARK: 1,
     RecordKind.TXN: 1,
     **dict.fromkeys(LIFETIME_KINDS, LIFETIME_LEVEL),
+    RecordKind.TRIM_OUTCOMES: TRIM_LEVEL,
 }
 """Kinds of records that not every version reads; the others are of the first."""
 
@@ -39,6 +43,9 @@ SNAPSHOT_LEVEL: Final = LEVEL_OF_TAG[Tag.AskReplicaSnapshot]
 PAYLOAD_LEVEL: Final = LEVEL_OF_TAG[Tag.PayloadRequest]
 """Nodes below it are asked for no payload, and ask for none."""
 
+GAP_REPORT_LEVEL: Final = LEVEL_OF_TAG[Tag.GapReport]
+"""Nodes below it end the control connection that brings them a report of gaps."""
+
 SNAPSHOT_REST_LEVEL: Final = LEVEL_OF_TAG[Tag.AskSnapshotRest]
 """Nodes from this level on give replica snapshots of channels that they do not lead, too, and the
 rest of one that another replica began to send."""
@@ -49,7 +56,26 @@ TABLE_SETTINGS_LEVEL: Final = 5
 CHAIN_HASH_LEVEL: Final = LEVEL_OF_TAG[Tag.AskChainHash]
 """Nodes below it cannot be asked whose history is right."""
 
-LEVEL_OF_FORMAT: Final = {2: 1, 3: TABLE_SETTINGS_LEVEL}
+CHECK_LEVEL: Final = LEVEL_OF_TAG[Tag.PinState]
+"""Nodes below it cannot be asked to compare replicas part by part, nor when rows expire."""
+
+CONFIG_REPORT_LEVEL: Final = LEVEL_OF_TAG[Tag.ConfigReport]
+"""Nodes below it take no report about the configuration of a channel, and put none in the
+catalog."""
+
+LEADER_MOVE_LEVEL: Final = LEVEL_OF_TAG[Tag.TakeLead]
+"""Nodes below it are not asked to lead a channel so that leaders are even, nor to give one away."""
+
+DURABILITY_LEVEL: Final = 6
+"""Nodes below it know of no durability but ``fsync``, and cannot be asked by a replica in doubt."""
+
+MEMBERS_LEVEL: Final = 6
+"""Nodes below it read no command by which nodes join, drain or leave."""
+
+RESTORE_LEVEL: Final = 6
+"""Nodes below it do not know that a table may be on its way in from a backup."""
+
+LEVEL_OF_FORMAT: Final = {2: 1, 3: TABLE_SETTINGS_LEVEL, 4: DURABILITY_LEVEL, 5: MEMBERS_LEVEL}
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 
 GET_MANY_LEVEL: Final = LEVEL_OF_TAG[Tag.GetMany]

@@ -40,7 +40,7 @@ class ReplicaStatus(TypedDict):
     applied_seq: int | None
     lag: int | None
     cannot_complete: bool
-    """It told the viewpoint, its leader, that it falls further behind all the time."""
+    """It reported to the viewpoint, its leader, that it falls further behind all the time."""
 
 
 class FloorStatus(TypedDict):
@@ -322,7 +322,7 @@ def _warnings(
     if facts.log_bytes > facts.log_size_warning_bytes:
         yield (
             f"the log takes {facts.log_bytes} bytes, more than {facts.log_size_warning_bytes}; "
-            "retention.enabled is off, or something keeps records: 'raftstore channel info' tells "
+            "retention.enabled is off, or something keeps records: 'raftstore channel info' says "
             "what"
         )
     for node in nodes:

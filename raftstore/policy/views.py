@@ -6,17 +6,29 @@ route as the node that gave it. Nobody is asked to decide (KLIP-45); replicas ju
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from raftstore.policy.bounds import UNBOUNDED, effective_bounds
 from raftstore.policy.health import HealthState
+from raftstore.policy.leader_balance import LeaderPlan, LedChannel, plan_moves
 from raftstore.policy.routing import ReplicaView, Route, nodes_to_query
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, NodeView
 from raftstore.protocol.reads import Bounds
 from raftstore.types import Level, NodeId, node_name
 
 NO_LEADER = "no leader is known"
+MOVE_LAG_MAX: Final = 10_000
+"""Rows that a replica may be behind, as far as reported, and still be asked to lead: it has to be
+equal before it does, and its channel takes no writes meanwhile."""
+SEE_STATUS: Final = "`raftstore status` says what it waits for"
+SERVES_NOTHING: Final = {
+    "in doubt": "in doubt since its last stop, it may lack acknowledged records; " + SEE_STATUS,
+    "recovering": "recovering, acknowledged records are missing; " + SEE_STATUS,
+    "not serving": "it serves nothing now; `raftstore status` says why",
+}
+"""What a node reports as the role of its own replica that refuses reads of every level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,20 @@ def route_of(
     channel: ChannelView, nodes: Mapping[NodeId, NodeView], level: Level, bounds: Bounds
 ) -> Route:
     """Nodes that a query of this level would ask, in order, and why not the others."""
+    unable = {
+        hint.node: SERVES_NOTHING[hint.role]
+        for hint in channel.replicas
+        if hint.role in SERVES_NOTHING and _lives(nodes.get(hint.node))
+    }
+    route = _route_of(channel, nodes, level, bounds)
+    able = tuple(node for node in route.nodes if node not in unable)
+    return Route(able, route.refused | unable)
+
+
+def _route_of(
+    channel: ChannelView, nodes: Mapping[NodeId, NodeView], level: Level, bounds: Bounds
+) -> Route:
+    """The same, as if every replica served."""
     replicas = replica_views(channel, nodes)
     if level is Level.BOUNDED:
         if bounds.max_staleness_ms is not None and _can_be_proven(channel, nodes):
@@ -93,6 +119,44 @@ def readiness(
         route = route_of(channel, nodes, level, effective_bounds(bounds, own, view.bounds))
         reasons = "; ".join(f"{node_name(node)}: {why}" for node, why in route.refused.items())
         yield Readiness(channel.table, channel.partition, route.nodes, reasons)
+
+
+def knows_replicas(view: ClusterViewAnswer) -> bool:
+    """Whether the node that was asked knows who leads and how far the replicas are of all nodes
+    that are up: one that was started a moment ago does not know it yet."""
+    states = {node.node: HealthState(node.state) for node in view.nodes}
+    if HealthState.UNKNOWN in states.values():
+        return False
+    return all(
+        channel.leader is not None
+        and all(
+            hint.lag is not None
+            for hint in channel.replicas
+            if hint.node != channel.leader and states.get(hint.node) is HealthState.UP
+        )
+        for channel in view.channels
+    )
+
+
+def leader_plan(view: ClusterViewAnswer, leaving: Collection[NodeId] = ()) -> LeaderPlan:
+    """Which leaders should move, as far as the node knows that was asked (NATS-001).
+
+    Nodes that are ``leaving`` shall lead nothing, the others that are up their share. A channel
+    without a live leader is left alone, and so is a replica whose lag is not known or above
+    ``MOVE_LAG_MAX``.
+    """
+    up = {node.node for node in view.nodes if node.state == HealthState.UP.value}
+    channels: list[LedChannel] = []
+    for channel in view.channels:
+        if channel.leader is None or channel.leader not in up:
+            continue
+        near = tuple(
+            hint.node
+            for hint in channel.replicas
+            if hint.node == channel.leader or (hint.lag is not None and hint.lag <= MOVE_LAG_MAX)
+        )
+        channels.append(LedChannel(channel.channel, channel.leader, near))
+    return plan_moves(channels, up, leaving)
 
 
 def _can_be_proven(channel: ChannelView, nodes: Mapping[NodeId, NodeView]) -> bool:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from raftstore.protocol.election import ElectionMessage
-from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Term
+from raftstore.types import ChannelConfig, ChannelId, History, NodeId, ReplicaNumber, Role, Term
 
 
 class ElectionHost(Protocol):
     """The replica and node of an elector, as the elector uses them. Implemented by the engine."""
 
     me: NodeId
+    number: ReplicaNumber
+    """Which life of this node's replica it is: its own vote counts by it, too (M4)."""
 
     def history(self) -> History:
         """ACCEPTED history: everything that may still be acknowledged (S1.2)."""
@@ -20,14 +22,17 @@ class ElectionHost(Protocol):
     def config(self) -> ChannelConfig:
         """The newest configuration in the log, else the creation configuration."""
 
-    def config_committed(self) -> bool:
-        """False while the newest configuration is not known to be committed."""
+    def config_before(self) -> ChannelConfig:
+        """The one before the newest, while the newest is not known to be committed; else the newest
+        (M3, M18)."""
 
-    def may_vote(self) -> bool:
-        """False while acknowledged records are missing (S0.3): neither vote nor pre-vote."""
+    def may_vote(self, candidate: History) -> bool:
+        """False while acknowledged records are missing (S0.3), or may be and the candidate's
+        history may not have them (S0.6): neither vote nor pre-vote."""
 
     def may_stand(self) -> bool:
-        """False while recovering, for whatever reason (S0.3): no candidacy. Implies a vote."""
+        """False while recovering, for whatever reason (S0.3), or known to be removed (M13): no
+        candidacy."""
 
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         """Write term and vote into the node's log. Raises StorageError: the node stops."""
@@ -71,13 +76,14 @@ class Elector(Protocol):
         """Whether it asks for votes, or whether others would vote, and awaits answers."""
 
     def suspect(self, now_ms: int, delay_ms: int) -> None:
-        """The leader is suspected dead or unknown: stand after ``delay_ms`` unless one is heard."""
+        """The leader is suspected dead or unknown: stand after ``delay_ms`` unless a message of one
+        arrives."""
 
     def on_message(self, sender: NodeId, message: ElectionMessage, now_ms: int) -> None:
         """Process an election message."""
 
     def on_leader(self, leader: NodeId, term: Term, now_ms: int) -> bool:
-        """A message of an elected leader arrived. False: stale, tell the sender (StaleTerm)."""
+        """A message of an elected leader arrived. False: stale, answer the sender (StaleTerm)."""
 
     def observe_term(self, term: Term) -> None:
         """Adopt a higher term without voting."""
@@ -89,7 +95,7 @@ class Elector(Protocol):
         """When poll must be called; None while nothing is armed (steady state)."""
 
     def step_down(self, reason: str) -> None:
-        """Leader: keep the term, drop the role, tell the replicas (StepDownNotice)."""
+        """Leader: keep the term, drop the role, notify the replicas (StepDownNotice)."""
 
     def transfer(self, to: NodeId) -> None:
         """Leader: send TransferNow (the engine has checked S9's conditions)."""

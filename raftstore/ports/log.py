@@ -16,6 +16,7 @@ from raftstore.types import (
     DIGEST_BYTES,
     ChannelId,
     Digest,
+    Durability,
     History,
     LineageEntry,
     NodeId,
@@ -60,6 +61,7 @@ class RecoveredChannel:
     ``shortfall`` is (term, seq) of the mark (S0.3) when the log is shorter than what was
     acknowledged: the replica is *recovering*. ``hole``: the first one behind ``last_seq``.
     ``base``: what stands for the records in front of the first one held; never above ``last_seq``.
+    ``in_doubt``: acknowledged records may be lost, and nothing here shows which (S0.6).
     """
 
     channel: ChannelId
@@ -70,10 +72,12 @@ class RecoveredChannel:
     shortfall: History | None = None
     hole: Hole | None = None
     base: Base = EMPTY_BASE
+    in_doubt: bool = False
 
 
 class DroppedRecords(NamedTuple):
-    """Records of dropped channels that are still in segments, for others' sake."""
+    """Records of dropped channels and removed replicas that are still in segments, for others'
+    sake."""
 
     size_bytes: int
     segment: int
@@ -114,10 +118,14 @@ class MessageLog(Protocol):
         """Reads it back while the node runs."""
 
     def channels(self) -> tuple[ChannelId, ...]:
-        """Channels the log knows, in a stable order."""
+        """Channels the log knows, in a stable order, without those whose replica was removed."""
 
-    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
-        """The recovered state of the channel; an empty one for a new channel."""
+    def open_channel(self, channel: ChannelId, number: int | None = None) -> RecoveredChannel:
+        """The recovered state of the channel; an empty one for a new channel.
+
+        ``number``: of the replica; None: whichever the log is of. Raises UnknownChannelError for a
+        channel that was dropped, and for a replica that was removed (S0.1).
+        """
 
     def base(self, channel: ChannelId) -> Base:
         """The base of the channel's log: the state in front of its first record."""
@@ -147,7 +155,7 @@ class MessageLog(Protocol):
         """The highest floor that ``begin_floor`` takes now: no channel needs a segment below."""
 
     def dropped(self) -> DroppedRecords:
-        """Records of dropped channels in the segments that there are."""
+        """Records of dropped channels and removed replicas in the segments that there are."""
 
     def leave_segment(self, segment: int) -> None:
         """Have the next operation begin another segment if this one is the newest, so that it can
@@ -176,8 +184,29 @@ class MessageLog(Protocol):
     def set_vote(self, channel: ChannelId, term: Term, voted_for: NodeId | None) -> int:
         """Buffer the term and vote; return the operation number."""
 
+    def promise(self, channel: ChannelId, durability: Durability) -> int:
+        """Buffer that the channel acknowledges at ``durability`` from now on (S0.6); return the
+        operation number. FSYNC: nothing that is not synced was acknowledged."""
+
+    def end_doubt(self, channel: ChannelId) -> int:
+        """Buffer that what the channel acknowledged is held again; return the operation number."""
+
     def drop_channel(self, channel: ChannelId) -> int:
         """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
+
+    def remove_replica(self, channel: ChannelId, number: int) -> int:
+        """Buffer that replicas of the channel up to ``number`` are removed from this node; return
+        the operation number. Once it is durable their table may go.
+
+        What they held and promised is gone. Their term and vote go on: a replica of a higher number
+        that is opened here must not vote in a term again in which they did (S1.3).
+        """
+
+    def holds(self, channel: ChannelId) -> bool:
+        """Whether anything is known of a replica of the channel that is not removed."""
+
+    def removed(self, channel: ChannelId) -> int | None:
+        """The highest number of a replica of the channel that was removed here; None: none was."""
 
     def last_operation(self) -> int:
         """Number of the newest buffered operation (0: none yet)."""

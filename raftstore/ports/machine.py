@@ -37,7 +37,7 @@ StateWrites = Sequence[tuple[bytes, bytes | None]]
 """Keys and values of a channel's state beside its rows (None deletes), in the order of writing."""
 
 
-STATE_KINDS: Final = (RecordKind.STAGED, RecordKind.TXN)
+STATE_KINDS: Final = (RecordKind.STAGED, RecordKind.TXN, RecordKind.TRIM_OUTCOMES)
 """Kinds of records that change the state beside the rows, of a channel whose machine has one."""
 
 
@@ -124,7 +124,7 @@ class ApplyResult:
     """``writes``: key -> sealed value (``raftstore.rows.sealing``; None deletes), last one per key
     wins. ``conflict_seq``: not None when a condition did not hold; it is the seq of the key's
     present row, 0 if absent. ``state_writes`` go into the state beside the rows, in the same
-    atomic batch; ``answer`` is what the leader tells the record's writer."""
+    atomic batch; ``answer`` is what the leader answers the record's writer."""
 
     writes: Iterable[tuple[bytes, bytes | None]]
     conflict_seq: Seq | None = None

@@ -1,7 +1,7 @@
 """Reading what is stored only to verify it: the places, and what is found there.
 
 A step is prepared on the node's thread and run on another one; it changes nothing and never raises
-for what a disk may do, so that damage is told to the node and not met by it.
+for what a disk may do, so that damage is reported to the node and not met by it.
 """
 
 from __future__ import annotations

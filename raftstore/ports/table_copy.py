@@ -70,7 +70,7 @@ def digest_of_pairs(pairs: Iterable[Pair]) -> bytes:
 class TableCopy(Protocol):
     """A table that is being built aside from another replica's (S6.4); nothing reads it yet.
 
-    What is written outlives the process, in part; ``verify`` and ``resume_point`` tell what of it
+    What is written outlives the process, in part; ``verify`` and ``resume_point`` find what of it
     is there. Made on the node's thread; everything else is called on the thread of copies, one
     after the other (``TableStore.start_copy_step``). Raises StorageError: then the copy is of no
     use and is to be abandoned, and the channel's table is what it was.
@@ -78,7 +78,7 @@ class TableCopy(Protocol):
 
     @property
     def position(self) -> History:
-        """Of the table that is copied."""
+        """The position of the table that is copied."""
 
     def write(self, pairs: list[Pair]) -> None:
         """Take in what comes next in key order."""

@@ -46,6 +46,15 @@ class Counted(NamedTuple):
     resume: bytes | None
 
 
+class ExpiryPage(NamedTuple):
+    """When rows of a range expire."""
+
+    expiries: list[tuple[bytes, int]]
+    """(key, expiry in ms since 1970) of the rows that do, in key order."""
+    resume: bytes
+    """The key to go on from; b"": nothing is left of the range."""
+
+
 class Barrier(NamedTuple):
     """The applied state of a channel that survives a power cut, at the least (S6.4)."""
 
@@ -89,13 +98,19 @@ class TableSnapshot(Protocol):
     def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
         """Count rows of [start, stop), at most ``limit`` of them; values are not looked at."""
 
+    def has_lifetimes(self) -> bool:
+        """Whether any row of the channel ever had an expiry."""
+
+    def expiries(self, start: bytes, stop: bytes, limit: int) -> ExpiryPage:
+        """When the rows of [start, stop) expire that have not; at most ``limit`` rows are read."""
+
     def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
         """All that the table consists of, in key order behind the key ``after`` (None: from the
         first), each checked; one pair, and more while they take no more than ``bytes_max``."""
 
     def verify(self, after: bytes | None, bytes_max: int) -> TableStep:
         """Read and check all that the table consists of behind the key ``after``, about so many
-        bytes; damage is told and stops nothing."""
+        bytes; damage is reported and stops nothing."""
 
     def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` pairs of the state beside the rows in [start, stop), in key order."""
@@ -118,11 +133,11 @@ ReadDone = Callable[[int], None]
 
 BarrierDone = Callable[[Barrier, int], None]
 
-"""Told on the node's thread what a barrier made durable, and the time in ms."""
+"""Called on the node's thread with what a barrier made durable, and the time in ms."""
 
 MergeDone = Callable[[MergeStep, int], None]
 
-"""Told on the node's thread what became of a step of a merge, and the time in ms."""
+"""Called on the node's thread with what became of a step of a merge, and the time in ms."""
 
 
 class Piece(NamedTuple):
@@ -145,7 +160,7 @@ class Piece(NamedTuple):
     """Number of the first of them in the whole batch."""
     truncate_from: bytes | None = None
     """Rows from this key on are removed, a bounded number of them; then such a piece has no
-    chunks and is not the last, and ``TableStore.truncated`` tells where the next goes on."""
+    chunks and is not the last, and ``TableStore.truncated`` says where the next goes on."""
     state_writes: StateWrites = ()
     """With the last piece."""
     version: int = -1
@@ -308,7 +323,10 @@ class TableStore(Protocol):
         ``keeps_former``: it is evidence, and stays where nothing reads it."""
 
     def drop(self, channel: ChannelId) -> None:
-        """Delete all rows of a dropped table's channel."""
+        """Delete all rows of a channel whose table was dropped, or whose replica was removed."""
+
+    def is_leaving(self, channel: ChannelId) -> bool:
+        """Whether rows are still being deleted: it must not be opened again before they are."""
 
     def queued_bytes(self) -> int:
         """Payload bytes waiting to be applied."""

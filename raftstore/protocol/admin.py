@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -49,6 +49,10 @@ class ClusterInfo(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     with_lags: bool = False
 
 
+DRAINING: Final = "draining"
+UNREGISTERED: Final = "unregistered"
+
+
 class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     """A registered node: ``endpoint`` is its advertised host:port, ``http`` the one of its HTTP
     interface ("" = none)."""
@@ -60,6 +64,9 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     http: str = ""
     level: Small31 = 0
     """What the node reads beyond the first version, as far as the answering node knows."""
+    state: str = ""
+    """``draining``: no replica is placed there any more; ``unregistered``: it is not in the catalog
+    yet, so its level is not known; empty: active."""
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -161,10 +168,22 @@ class StepDown(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     timeout_ms: TimeoutMs = 5000
 
 
+class Checkpoint(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Operator: have all that this node acknowledged before it was on the disk synced (S0.6)."""
+
+
+class CheckpointAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """The node's channels whose tables ask for less than fsync, and up to which seq each is on its
+    disk now."""
+
+    request_id: RequestId
+    durable: tuple[tuple[ChannelId, Seq], ...]
+
+
 class EditTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Change properties of the table with this name and ``uuid``: max_lag, max_staleness_ms,
     max_batches_behind, max_replica_lag, standby_reads, those of ``TableSettings``, add_columns
-    (appended to the schema: a schema's JSON). None removes one; Done tells the catalog's
+    (appended to the schema: a schema's JSON). None removes one; Done carries the catalog's
     version."""
 
     name: str
@@ -197,7 +216,10 @@ class ClusterView(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 class ReplicaHint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The node's knowledge of one replica of a channel; None: not known."""
+    """The node's knowledge of one replica of a channel; None: not known.
+
+    ``role`` of its own replica: why, if that serves nothing (``raftstore.policy.views``).
+    """
 
     node: NodeId
     applied_seq: Seq
@@ -220,7 +242,8 @@ class ChannelView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     leader_info_age_ms: Span63 | None
     replicas: tuple[ReplicaHint, ...]
     batches: Count63 | None = None
-    """Micro-batches in what is committed, as far as told; 0: nobody ever marked the end of one."""
+    """Micro-batches in what is committed, as far as reported; 0: no writer ever marked the end of
+    one."""
 
 
 class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -260,7 +283,7 @@ class Metrics(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 class MetricsAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """In Prometheus conventions: seconds, bytes and totals are told by the name."""
+    """In Prometheus conventions: seconds, bytes and totals are in the name."""
 
     request_id: RequestId
     samples: tuple[Sample, ...]

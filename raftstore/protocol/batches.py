@@ -1,8 +1,8 @@
-"""Atomic micro-batches: what writers ask of the coordinator, and what it tells the channels.
+"""Atomic micro-batches: what writers ask of the coordinator, and what it sends the channels.
 
 The *coordinator* of a table is the leader of the channel of its partition 0 (docs/protocol.md).
 Messages between nodes carry that channel and the term their sender knows of it, besides the
-``target``: the channel that applies, or that asks. They tell applied, hence committed, facts that
+``target``: the channel that applies, or that asks. They carry applied, hence committed, facts that
 never change (rule 6), so late and doubled ones do no harm.
 """
 

@@ -27,6 +27,7 @@ from raftstore.protocol.bootstrap import BirthMessage
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.framing import Body, encode_frame
 from raftstore.protocol.healing import HealingMessage
+from raftstore.protocol.leader_moves import LeaderMoveMessage
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.node import HandshakeMessage, NodeMessage
 from raftstore.protocol.out_of_range import fields_of, out_of_range
@@ -41,6 +42,7 @@ from raftstore.protocol.replication import (
 )
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
 from raftstore.protocol.tags import LEVEL_OF_TAG, RETIRED, Tag
+from raftstore.protocol.trimming import TrimmingMessage
 from raftstore.types import INT63_MAX
 
 AnyMessage = (
@@ -51,8 +53,10 @@ AnyMessage = (
     | HandshakeMessage
     | NodeMessage
     | GapReport
+    | LeaderMoveMessage
     | ReplicaSnapshotMessage
     | HealingMessage
+    | TrimmingMessage
     | BirthMessage
     | ClientRequest
     | ClientAnswer
@@ -216,3 +220,5 @@ _PAYLOADS: Final[dict[type[Message], Callable[[Any], int]]] = {
     PayloadResponse: _payload_of_response,
     RelayedWrite: _payload_of_relayed,
 }
+WITH_PAYLOADS: Final = frozenset(_PAYLOADS)
+"""Kinds that may hold user rows."""

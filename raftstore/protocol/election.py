@@ -5,7 +5,7 @@ from __future__ import annotations
 from raftstore.protocol.message import ChannelMessage
 from raftstore.protocol.replication import StaleTerm
 from raftstore.protocol.tags import tag_of
-from raftstore.types import History, Term
+from raftstore.types import FOUNDING_NUMBER, History, ReplicaNumber, Term
 
 
 class PreVote(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -20,6 +20,7 @@ class PreVoteReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=t
 
     proposed_term: Term
     granted: bool
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class RequestVote(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -34,6 +35,7 @@ class VoteReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_
 
     vote_term: Term
     granted: bool
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class LeaderAnnounce(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -40,25 +40,22 @@ _VIEW_BYTES_MIN: Final = 4096
 
 def encode_frame(body: bytes) -> bytes:
     """Put a header before a body; LocalProtocolError when it is over the frame limit."""
-    return _header(body) + body
+    length = len(body)
+    if length > FRAME_BYTES_MAX:
+        raise _too_large(length)
+    return _HEADER.pack(length, PROTOCOL_VERSION, crc32(body)) + body
 
 
 def encode_frames(bodies: Iterable[bytes]) -> bytes:
     """Join several bodies into bytes for one write."""
-    parts: list[bytes] = []
-    for body in bodies:
-        parts.append(_header(body))
-        parts.append(body)
-    return b"".join(parts)
+    return b"".join(map(encode_frame, bodies))
 
 
-def _header(body: bytes) -> bytes:
-    if len(body) > FRAME_BYTES_MAX:
-        raise LocalProtocolError(
-            f"a message of {len(body)} bytes does not fit into a frame, the limit is "
-            f"{FRAME_BYTES_MAX}; send it in smaller pieces"
-        )
-    return _HEADER.pack(len(body), PROTOCOL_VERSION, crc32(body))
+def _too_large(length: int) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"a message of {length} bytes does not fit into a frame, the limit is "
+        f"{FRAME_BYTES_MAX}; send it in smaller pieces"
+    )
 
 
 def body_length(header: bytes | bytearray, bytes_max: int = FRAME_BYTES_MAX) -> int:
@@ -78,7 +75,7 @@ class ReceiveBuffer:
     that spans chunks is copied once into its own buffer, however many chunks it takes.
     """
 
-    __slots__ = ("_partial", "_wanted", "bytes_max", "failure")
+    __slots__ = ("partial", "_wanted", "bytes_max", "failure")
 
     failure: RemoteProtocolError | None
     """Why nothing more can be read from this stream; None while it is good."""
@@ -87,13 +84,14 @@ class ReceiveBuffer:
         """``bytes_max`` bounds one body; a peer that is known better may be given another bound."""
         self.failure = None
         self.bytes_max = bytes_max
-        self._partial = bytearray()
+        self.partial = bytearray()
+        """Of a frame that is not complete."""
         self._wanted = 0
 
     @property
     def partial_bytes(self) -> int:
         """Bytes kept of a frame that is not complete."""
-        return len(self._partial)
+        return len(self.partial)
 
     def feed(self, data: bytes) -> list[Body]:
         """Take the next bytes of the stream and return the bodies they complete, in order.
@@ -107,12 +105,12 @@ class ReceiveBuffer:
             raise self.failure
         bodies: list[Body] = []
         try:
-            start = self._complete(data, bodies) if self._partial else 0
+            start = self._complete(data, bodies) if self.partial else 0
             if start < len(data):
                 self._split(data, start, bodies)
         except RemoteProtocolError as error:
             self.failure = error
-            self._partial = bytearray()
+            self.partial = bytearray()
             if not bodies:
                 raise
         return bodies
@@ -120,11 +118,11 @@ class ReceiveBuffer:
     @property
     def held_bytes(self) -> int:
         """Bytes of the incomplete frame at the end."""
-        return len(self._partial)
+        return len(self.partial)
 
     def _complete(self, data: bytes, bodies: list[Body]) -> int:
         """Fill the frame begun by earlier chunks; return how much of ``data`` it took."""
-        partial = self._partial
+        partial = self.partial
         taken = 0
         if len(partial) < HEADER_BYTES:
             taken = min(HEADER_BYTES - len(partial), len(data))
@@ -135,7 +133,7 @@ class ReceiveBuffer:
         more = min(self._wanted - len(partial), len(data) - taken)
         partial += memoryview(data)[taken : taken + more]
         if len(partial) == self._wanted:
-            self._partial = bytearray()
+            self.partial = bytearray()
             _, _, checksum = _HEADER.unpack_from(partial, 0)
             body = memoryview(partial)[HEADER_BYTES:]
             _check_body(body, checksum)
@@ -159,11 +157,12 @@ class ReceiveBuffer:
                 if length < _VIEW_BYTES_MIN
                 else (view[start + HEADER_BYTES : end])
             )
-            _check_body(body, checksum)
+            if crc32(body) != checksum:
+                _check_body(body, checksum)
             bodies.append(body)
             start = end
         if start < size:
-            self._partial += view[start:]
+            self.partial += view[start:]
 
 
 _HTTP_STARTS: Final = frozenset({b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI"})

@@ -1,7 +1,7 @@
 """Between nodes: the chain hash of a channel at one seq, to find out whose history is another.
 
 Committed records are the same in every term, so that none of these messages has one. A node is only
-sent one when it told the level they came with.
+sent one when it reported the level they came with.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from raftstore.types import ChannelId, RequestId, Seq
 
 
 class AskChainHash(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Node -> node: tell me the chain hash of your log at this seq."""
+    """Node -> node: asks for the chain hash of the receiver's log at this seq."""
 
     channel: ChannelId
     request_id: RequestId

@@ -69,7 +69,7 @@ def encode_expire(until_ms: int, keys: Sequence[bytes]) -> bytes:
 
 
 def decode_expire(payload: bytes | memoryview) -> tuple[int, list[bytes]]:
-    """Return the channel time that the record tells, and the keys; raise DecodeError otherwise."""
+    """Return the channel time that the record states, and the keys; raise DecodeError otherwise."""
     try:
         until_ms, *keys = _EXPIRE.decode(payload)
     except ValueError as error:  # of msgspec, or nothing to unpack

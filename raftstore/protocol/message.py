@@ -2,7 +2,7 @@
 
 All messages are msgspec Structs, encoded as tagged MessagePack arrays: the decoder checks types,
 unknown trailing fields are ignored and new fields must be appended with a default, so that an older
-node can read a newer one. Which number tells a kind: ``raftstore.protocol.tags``.
+node can read a newer one. The number of each kind: ``raftstore.protocol.tags``.
 
 A request has a ``request_id`` chosen by the client, unique on its connection; the answer carries it
 back. Publishing is correlated by guid instead (``raftstore.protocol.publish``).

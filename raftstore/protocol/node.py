@@ -1,4 +1,4 @@
-"""Between nodes: introductions, heartbeats, positions of channels, refilled holes."""
+"""Between nodes: introductions, heartbeats, positions and members of channels, refilled holes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ from typing import NamedTuple
 
 import msgspec
 
-from raftstore.protocol.message import Message
+from raftstore.protocol.message import ChannelMessage, Message
 from raftstore.protocol.records import Record
 from raftstore.protocol.tags import tag_of
-from raftstore.types import ChannelId, Count63, RequestId, Seq, Small31, Term, Told63, WallMs
+from raftstore.types import (
+    FOUNDING_NUMBER,
+    ChannelConfig,
+    ChannelId,
+    Count63,
+    ReplicaNumber,
+    RequestId,
+    Seq,
+    Small31,
+    Term,
+    Told63,
+    WallMs,
+)
 
 
 class Hello(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -28,7 +40,7 @@ class Hello(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     boot_id: bytes
     advertise: str = ""
     level: Small31 = 0
-    """What the node reads beyond the first version (docs/protocol.md); clients tell none."""
+    """What the node reads beyond the first version (docs/protocol.md); clients report none."""
 
 
 class Goodbye(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -76,6 +88,7 @@ class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     commit_batches: Told63 = -1
     applied_batches: Told63 = -1
     """Micro-batches committed as far as known, and applied; -1: not reported."""
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class Run(NamedTuple):
@@ -131,6 +144,23 @@ class LagReport(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """host:port of the sender's HTTP interface; empty: none."""
 
 
-NodeMessage = Heartbeat | LeadershipRequest | LeadershipList | LagReport | RefillRequest | Refill
+class ConfigReport(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Leader of ``term`` -> leader of the metadata channel: the configuration record at
+    ``config_seq`` of the channel's log is committed (M21). Repeated until the catalog holds it."""
+
+    config_seq: Seq
+    config_term: Term
+    config: ChannelConfig
+
+
+NodeMessage = (
+    Heartbeat
+    | LeadershipRequest
+    | LeadershipList
+    | LagReport
+    | RefillRequest
+    | Refill
+    | ConfigReport
+)
 
 HandshakeMessage = Hello | Goodbye

@@ -1,7 +1,7 @@
 """Values outside their range in a body that could not be decoded: field, value, range.
 
 The words come from the declared types, so that every number and every identity of every message is
-told of alike. Nothing here runs for a body that is right.
+reported alike. Nothing here runs for a body that is right.
 """
 
 from __future__ import annotations

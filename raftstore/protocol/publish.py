@@ -43,7 +43,7 @@ class PubMsg(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of)
 
 
 class PubAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Leader -> publisher: committed. ``conflict`` (conditional writes only) tells that the
+    """Leader -> publisher: committed. ``conflict`` (conditional writes only) says that the
     condition did not hold; the record is in the log but changed nothing. ``conflict_seq`` is the
     seq that the key has instead, 0 when the key is absent."""
 

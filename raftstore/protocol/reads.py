@@ -56,7 +56,7 @@ class GetAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 class Served(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """By whom and how fresh (S7.3): position applied, lag in rows (None = unknown), age in ms of
-    what the replica knows of its leader (None = never heard)."""
+    what the replica knows of its leader (None: none has ever been known)."""
 
     node: NodeId
     channel: ChannelId
@@ -117,7 +117,7 @@ class RefusedKeys(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GetManyAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Answers to some parts of a GetMany. Each part is told once; those that have to wait
+    """Answers to some parts of a GetMany. Each part is answered once; those that have to wait
     come in later answers with the same id."""
 
     request_id: RequestId
@@ -157,7 +157,7 @@ class Scan(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 class ScanAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """A page; ``more`` tells that the range has rows after the last key of this page. ``pin`` names
+    """A page; ``more`` says that the range has rows after the last key of this page. ``pin`` names
     the pinned state for the next page; 0: none is kept."""
 
     request_id: RequestId
@@ -190,7 +190,7 @@ class Count(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 class CountAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Rows of the range in the state that ``served`` tells of."""
+    """Rows of the range in the state that ``served`` describes."""
 
     request_id: RequestId
     rows: Count63

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from raftstore.protocol.log_ends import LogEndMessage
 from raftstore.protocol.message import ChannelMessage, Message
 from raftstore.protocol.payload_repair import RepairMessage
 from raftstore.protocol.publish import PayloadRelay
 from raftstore.protocol.records import Record, RecordMeta
 from raftstore.protocol.tags import tag_of
-from raftstore.types import Count63, Guid, LineageEntry, RequestId, Seq, Term, Told63
+from raftstore.types import (
+    FOUNDING_NUMBER,
+    Count63,
+    Guid,
+    LineageEntry,
+    ReplicaNumber,
+    RequestId,
+    Seq,
+    Term,
+    Told63,
+)
 
 
 class StoreRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -32,6 +43,9 @@ class StoreAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_o
     match_seq: Seq
     applied_seq: Seq = Seq(0)
     commit_seq: Seq = Seq(0)
+    replica: ReplicaNumber = FOUNDING_NUMBER
+    """The sender's: of a node's replicas only the one that the configuration names is counted (M4).
+    """
 
 
 class StoreReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -41,10 +55,11 @@ class StoreReject(ChannelMessage, frozen=True, array_like=True, gc=False, tag=ta
     reason: str
     seq: Seq
     guid: Guid
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class CommitNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Leader -> followers while nothing else tells them (S3.5): commit position, the end of the
+    """Leader -> followers while nothing else carries it (S3.5): commit position, the end of the
     leader's log, and the chain hash at ``commit_seq`` (S13; empty when not known)."""
 
     commit_seq: Seq
@@ -63,6 +78,7 @@ class MsgSyncRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag
     from_seq: Seq
     lineage: tuple[LineageEntry, ...]
     max_bytes: Count63
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -70,7 +86,7 @@ class MsgSync(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of
     seq before it. ``done``: the last record is the leader's end. ``first_seq`` is the oldest seq
     the leader still has; above ``from_seq``: history was trimmed, there are no records, and nothing
     but a snapshot helps (S6.6). ``next_seq``: where the answer to a question behind this one will
-    end, and one more; 0: not told."""
+    end, and one more; 0: not reported."""
 
     request_id: RequestId
     from_seq: Seq
@@ -87,6 +103,7 @@ class CaughtUp(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_o
     """Follower -> leader: back in steady state at ``seq``."""
 
     seq: Seq
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class CannotComplete(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -107,6 +124,7 @@ class ReadIndexReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag
     """Voter -> leader: ``term`` is still mine and you lead it."""
 
     round_id: RequestId
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class StaleTerm(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -114,10 +132,11 @@ class StaleTerm(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_
 
 
 class FreshRequest(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """Replica -> leader of ``term``: prove that you lead, and tell how far the channel is committed
-    (S7.1, S7.3)."""
+    """Replica -> leader of ``term``: prove that you lead, and answer how far the channel is
+    committed (S7.1, S7.3)."""
 
     round_id: RequestId
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -128,6 +147,16 @@ class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag
     read_seq: Seq
     batches: Told63 = -1
     """Micro-batches in the log up to ``read_seq``; -1: not reported."""
+
+
+class RemovedNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Leader -> a replica that no configuration from ``config_seq`` on names: stop standing and
+    asking for history (M13). A hint: nothing is deleted by it, and no configuration changes.
+    ``replica``: the number of the one that is meant."""
+
+    config_seq: Seq
+    commit_seq: Seq
+    replica: ReplicaNumber = FOUNDING_NUMBER
 
 
 class ReplicationBundle(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -162,6 +191,8 @@ ReplicationMessage = (
     | ReadIndexReply
     | FreshRequest
     | FreshReply
+    | RemovedNotice
     | PayloadRelay
     | RepairMessage
+    | LogEndMessage
 )

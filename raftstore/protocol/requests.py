@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from raftstore.protocol.admin import (
+    Checkpoint,
+    CheckpointAnswer,
     ClusterInfo,
     ClusterInfoAnswer,
     ClusterView,
@@ -32,6 +34,15 @@ from raftstore.protocol.batches import (
     WritersAnswer,
 )
 from raftstore.protocol.changes import ChangeEnds, ChangeEndsAnswer, Changes, ChangesAnswer
+from raftstore.protocol.members import (
+    AskJoin,
+    Drain,
+    Join,
+    JoinAccepted,
+    JoinNonce,
+    MakeTicket,
+    Retire,
+)
 from raftstore.protocol.message import Done, Failed
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import (
@@ -45,7 +56,17 @@ from raftstore.protocol.reads import (
     Scan,
     ScanAnswer,
 )
+from raftstore.protocol.replica_checks import ReplicaCheck, ReplicaCheckAnswer
+from raftstore.protocol.replica_orders import (
+    AskOrders,
+    CancelOrder,
+    OrderReplicas,
+    OrdersAnswer,
+)
 from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
+
+MemberRequest = MakeTicket | AskJoin | Join | Drain | Retire
+OrderRequest = OrderReplicas | CancelOrder | AskOrders
 
 ClientRequest = (
     Get
@@ -66,6 +87,10 @@ ClientRequest = (
     | SeenHeartbeat
     | SeenLags
     | GetMany
+    | ReplicaCheck
+    | Checkpoint
+    | MemberRequest
+    | OrderRequest
 )
 
 ClientAnswer = (
@@ -82,6 +107,11 @@ ClientAnswer = (
     | ClusterViewAnswer
     | MetricsAnswer
     | GetManyAnswer
+    | ReplicaCheckAnswer
+    | CheckpointAnswer
+    | JoinNonce
+    | JoinAccepted
+    | OrdersAnswer
 )
 
 BatchRequest = (

@@ -25,7 +25,7 @@ class OpenSnapshot(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 class SnapshotAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """``commit`` is the newest commit in the state and ``vector`` the one published with it;
     ``pin`` names the state for reads that follow, 0: it was not kept; ``life_ms`` is the longest
-    that the node keeps any (0: it does not tell)."""
+    that the node keeps any (0: it does not report it)."""
 
     request_id: RequestId
     commit: CommitNumber

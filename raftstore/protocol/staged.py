@@ -95,7 +95,7 @@ class BatchApply(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _APPLY: Final = msgspec.msgpack.Decoder(BatchApply)
 _ADDRESS_FIELDS: Final = ApplyBatch.__struct_fields__.index(BatchApply.__struct_fields__[0])
-"""Fields of ``ApplyBatch`` that say who tells whom; those of ``BatchApply`` follow."""
+"""Fields of ``ApplyBatch`` that name sender and receiver; those of ``BatchApply`` follow."""
 assert ApplyBatch.__struct_fields__[_ADDRESS_FIELDS:] == BatchApply.__struct_fields__
 
 

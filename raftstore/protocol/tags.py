@@ -1,13 +1,14 @@
-"""The one register of the numbers that tell kinds of messages apart on the wire.
+"""The one register of the numbers that distinguish kinds of messages on the wire.
 
 A message class takes its number from here by its own name (``tag_of``); the table of kinds in
 ``raftstore.protocol.codec`` and docs/messages.md follow this order. A number is never given to
 another kind: the line of a removed class stays here, and its name goes into ``RETIRED``, because an
 older node may still send it.
 
-1 to 9 is publishing, 10 to 29 replication and micro-batches between nodes, 30 to 49 elections,
-50 to 59 nodes, 60 to 69 founding, 70 to 79 replica snapshots, 80 to 89 missing payloads, 90 to 99
-histories that differ; from 100 on follow what clients ask and the answers.
+1 to 9 is publishing, 10 to 29 replication and micro-batches between nodes, 30 to 39 elections,
+40 to 49 changes of members, 50 to 59 nodes, 60 to 69 founding, 70 to 79 replica snapshots, 80 to 89
+missing payloads, 90 to 99 histories that differ or may have lost records; from 100 on follow what
+clients ask and the answers.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class Tag(IntEnum):
     LeaderAnnounce = 34
     TransferNow = 35
     StepDownNotice = 36
+    RemovedNotice = 40
+    TakeLead = 45
+    AskLead = 46
+    LeadRefused = 47
+    ConfigReport = 48
     Hello = 50
     Goodbye = 51
     Heartbeat = 52
@@ -81,6 +87,10 @@ class Tag(IntEnum):
     GapReport = 86
     AskChainHash = 90
     ChainHashAnswer = 91
+    AskLogEnd = 92
+    LogEnd = 93
+    AskTrimmed = 95
+    TrimmedAnswer = 96
     Get = 100
     GetAnswer = 101
     Scan = 102
@@ -125,6 +135,27 @@ class Tag(IntEnum):
     ChangeEndsAnswer = 141
     GetMany = 142
     GetManyAnswer = 143
+    PinState = 144
+    PinStateAnswer = 145
+    HashRange = 146
+    HashRangeAnswer = 147
+    HashHistory = 148
+    HashHistoryAnswer = 149
+    RowExpiries = 150
+    RowExpiriesAnswer = 151
+    Checkpoint = 152
+    CheckpointAnswer = 153
+    MakeTicket = 160
+    AskJoin = 161
+    JoinNonce = 162
+    Join = 163
+    JoinAccepted = 164
+    Drain = 165
+    Retire = 166
+    OrderReplicas = 170
+    CancelOrder = 171
+    AskOrders = 172
+    OrdersAnswer = 173
 
 
 RETIRED: Final[frozenset[Tag]] = frozenset()
@@ -150,9 +181,39 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.WriteRequest: 5,
     Tag.RelayedWrite: 5,
     Tag.RelayedAck: 5,
-    Tag.GapReport: 5,
+    Tag.GapReport: 6,  # level 5 ends the control connection that brings one
     Tag.AskChainHash: 5,
     Tag.ChainHashAnswer: 5,
+    Tag.PinState: 6,
+    Tag.PinStateAnswer: 6,
+    Tag.HashRange: 6,
+    Tag.HashRangeAnswer: 6,
+    Tag.HashHistory: 6,
+    Tag.HashHistoryAnswer: 6,
+    Tag.RowExpiries: 6,
+    Tag.RowExpiriesAnswer: 6,
+    Tag.Checkpoint: 6,
+    Tag.CheckpointAnswer: 6,
+    Tag.MakeTicket: 6,
+    Tag.AskJoin: 6,
+    Tag.JoinNonce: 6,
+    Tag.Join: 6,
+    Tag.JoinAccepted: 6,
+    Tag.Drain: 6,
+    Tag.Retire: 6,
+    Tag.OrderReplicas: 6,
+    Tag.CancelOrder: 6,
+    Tag.AskOrders: 6,
+    Tag.OrdersAnswer: 6,
+    Tag.AskTrimmed: 6,
+    Tag.TrimmedAnswer: 6,
+    Tag.AskLogEnd: 6,
+    Tag.LogEnd: 6,
+    Tag.RemovedNotice: 6,
+    Tag.TakeLead: 6,
+    Tag.AskLead: 6,
+    Tag.LeadRefused: 6,
+    Tag.ConfigReport: 6,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the

@@ -40,7 +40,7 @@ EXAMPLE: Final = "{'id': 'long', 'total': 'double'}, or 'id long, total double'"
 def schema_of_mapping(columns: Mapping[Any, Any]) -> str:
     """Return Spark's JSON of column -> type; raise SchemaError for what is none."""
     if columns.get("type") == "struct" and isinstance(columns.get("fields"), list):
-        return msgspec.json.encode(columns).decode()  # Spark's own, not yet as text
+        return msgspec.json.encode(columns).decode()  # Spark's JSON already, as an object
     fields = []
     for name, kind in columns.items():
         if not isinstance(name, str) or not isinstance(kind, str):
@@ -85,7 +85,7 @@ def _field(name: str, kind: str, depth: int) -> dict[str, Any]:
 
 
 def _type(text: str, depth: int) -> Any:
-    """Return a type as Spark's JSON has it; which types there are is checked by who reads that."""
+    """Return a type as Spark's JSON has it; an unknown one is refused where the JSON is read."""
     if depth > _NESTING_MAX:
         raise SchemaError(f"a type of the schema is nested more than {_NESTING_MAX} deep")
     nested = _NESTED.fullmatch(text.strip())
@@ -96,8 +96,12 @@ def _type(text: str, depth: int) -> Any:
     kind, inner = nested[1].lower(), _parts(nested[2])
     if kind == "struct":
         return {"type": kind, "fields": [_column(part, depth + 1) for part in inner]}
-    if len(inner) != (1 if kind == "array" else 2):
-        raise SchemaError(f"{text.strip()!r:.80} has {len(inner)} types in it; see {EXAMPLE}")
+    wanted = 1 if kind == "array" else 2
+    if len(inner) != wanted:
+        raise SchemaError(
+            f"{text.strip()!r:.80} has {len(inner)} types in it, {kind} takes {wanted}; "
+            f"give the schema as in {EXAMPLE}"
+        )
     types = [_type(part, depth + 1) for part in inner]
     if kind == "array":
         return {"type": kind, "elementType": types[0], "containsNull": True}

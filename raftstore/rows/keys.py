@@ -89,7 +89,7 @@ def decode_key(key: bytes) -> tuple[KeyValue, ...]:
         try:
             return (key[1 : -len(_END)].decode(),)
         except UnicodeDecodeError:
-            pass  # told below, with its place
+            pass  # raised below, with its place
     values: list[KeyValue] = []
     at, size = 0, len(key)
     while at < size:

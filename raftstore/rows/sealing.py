@@ -44,7 +44,8 @@ def unseal(key: bytes, sealed: bytes) -> bytes:
 
 def check_seal(key: bytes, sealed: bytes) -> None:
     """Raise CorruptRecordError when the seal does not fit key and value; it is left on."""
-    if crc32(sealed[SEAL_BYTES:], crc32(key)).to_bytes(4, "big") != sealed[:SEAL_BYTES]:
+    # As one: beginning another checksum costs more than joining what is as short.
+    if crc32(key + sealed[SEAL_BYTES:]).to_bytes(4, "big") != sealed[:SEAL_BYTES]:
         raise _mismatch(key, sealed)
 
 

@@ -114,7 +114,7 @@ def noted_options(schema: StructType) -> dict[str, str]:
 def refuse_write_by_name(given: Mapping[str, str]) -> None:
     """Raise ConfigError for a write that names neither servers nor table.
 
-    INSERT INTO the name of a table is one: the columns of a query cannot tell where it goes, for
+    INSERT INTO the name of a table is one: the columns of a query do not show where it goes, for
     Spark (as of 4.3) leaves those read from another table as they are, its note included, where
     names and types are the same.
     """
@@ -123,14 +123,14 @@ def refuse_write_by_name(given: Mapping[str, str]) -> None:
             "[RAFTSTORE_OPTION_MISSING] bootstrap.servers is not set: add "
             '.option("bootstrap.servers", "host:port,host:port"); in SQL write INSERT INTO name '
             "WITH (`bootstrap.servers` = '…', `table` = '…') …, or make name a TEMPORARY VIEW: "
-            "Spark does not tell a Python source into which table of its catalog a query goes"
+            "Spark does not say to a Python source into which table of its catalog a query goes"
         )
 
 
 def read_options(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Return the options of a read: its own, else those of the Spark SQL table it names.
 
-    ConfigError: nothing tells which table is meant.
+    ConfigError: nothing names the table that is meant.
     """
     if any(name.lower() in _PLACE for name in given):
         return dict(given)
@@ -139,7 +139,7 @@ def read_options(given: Mapping[str, str], schema: StructType) -> dict[str, str]
         raise ConfigError(
             "[RAFTSTORE_OPTION_MISSING] bootstrap.servers is not set: add "
             '.option("bootstrap.servers", "host:port,host:port"); a table of Spark SQL that was '
-            "created with a list of columns, or by a query, cannot tell its options: create it "
+            "created with a list of columns, or by a query, cannot have options: create it "
             "as CREATE TABLE name USING raftstore OPTIONS (…), without columns"
         )
     noted = source_options_of(options)

@@ -105,7 +105,7 @@ class RaftStoreDataSource(DataSource):
             check_table_options(given)
         options = parse_source_options(source_options_of(given) if to_create else given)
         table, found = find_schema(options, type(self).connect)
-        # Spark does not tell whether it asks for a stream.
+        # Spark does not say whether it asks for a stream.
         if options.read_change_feed:
             found = changes_schema(table, found)
         fields: StructType = StructType.fromJson(json.loads(found))

@@ -1,6 +1,6 @@
 """Identity of a batch and its writer: made on the driver, completed in its tasks.
 
-Spark tells the two sides different things. The driver knows the options and, where it can read the
+Spark gives the two sides different facts. The driver knows the options and, where it can read the
 checkpoint, the query; a task knows the query and the number of the micro-batch. Nothing here
 contacts anybody.
 """
@@ -41,7 +41,7 @@ class BatchIdentity:
 
     @property
     def is_known(self) -> bool:
-        """Nothing is missing that only a task could tell."""
+        """Nothing is missing that only a task could know."""
         is_of_query = bool(self.lineage) or not self.is_stream
         return bool(self.writer) and is_of_query and self.batch_id is not None
 
@@ -68,13 +68,13 @@ def planned(options: SinkOptions, *, checkpoint: str | None, is_stream: bool) ->
 
 
 def in_task(identity: BatchIdentity, local_property: LocalProperty) -> BatchIdentity:
-    """The same with what only a task is told."""
+    """The same with what only a task is given."""
     if not identity.is_stream:
         return identity
     query, batch = local_property(QUERY_PROPERTY) or "", local_property(BATCH_PROPERTY)
     if batch is None or not query:
         raise ConfigError(
-            "[RAFTSTORE_BATCH_ID_MISSING] Spark did not tell the task its query and micro-batch: "
+            "[RAFTSTORE_BATCH_ID_MISSING] Spark did not give the task its query and micro-batch: "
             "write from foreachBatch with raftstore.spark.write.upsert and a writerId"
         )
     if identity.lineage and identity.lineage != query:
@@ -91,7 +91,7 @@ def query_of(checkpoint: str | None) -> str:
     try:
         directory = _directory(checkpoint)
         return str(msgspec.json.decode((directory / "metadata").read_bytes())["id"])
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 

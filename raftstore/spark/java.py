@@ -32,7 +32,7 @@ JAVA_VERSIONS: Final = (17, 21)
 """What Spark 4 is built and tested for; an older or newer one is passed over."""
 
 PROBE_TIMEOUT_S: Final = 30.0
-"""A Java that does not tell its version within this is passed over."""
+"""A Java that does not report its version within this is passed over."""
 
 _MODULE: Final = "--add-modules=jdk.incubator.vector"
 

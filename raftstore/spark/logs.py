@@ -1,4 +1,4 @@
-"""The log of the sink, heard wherever its parts run."""
+"""The log of the sink, visible wherever its parts run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _log = logging.getLogger("raftstore.spark")
 
 
 def visible_log() -> logging.Logger:
-    """Return the logger, heard on stderr where nobody has set up logging.
+    """Return the logger; its lines go to stderr where logging is not set up.
 
     ``commit`` runs in a short-lived Python process of Spark's, which no user code can configure.
     """

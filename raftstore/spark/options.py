@@ -11,12 +11,13 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import Any, Final, cast, overload
 
 from raftstore.config import KIB, MIB, PARTITIONS_MAX, ROWS_PER_RECORD_MAX
 from raftstore.errors import ConfigError
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT, writer_fault
 from raftstore.protocol.table_settings import SETTING_LIMITS, Limits
+from raftstore.types import DURABILITIES, DurabilityName
 
 OPERATIONS: Final = ("upsert", "delete", "insert", "column")
 ISOLATIONS: Final = ("batch", "row")
@@ -33,6 +34,7 @@ OPTION_NAMES: Final = (
     "key",
     "partitions",
     "replicas",
+    "durability",
     "createTable",
     "maxBatchRows",
     "maxBatchBytes",
@@ -124,7 +126,7 @@ _SPARK_NAMES: Final = frozenset({"path", "checkpointlocation", "queryname", "out
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Everything the sink may be told; docs/spark.md has one line for each."""
+    """Every option of the sink; docs/spark.md has one line for each."""
 
     bootstrap_servers: str
     """Comma list of node addresses (host:port), as in Kafka."""
@@ -135,6 +137,8 @@ class SinkOptions:
     """For a table that is created; fixed for its life."""
     replicas: int = 3
     """For a table that is created."""
+    durability: DurabilityName = "fsync"
+    """The same: when a replica counts a write as stored."""
     create_table: bool = True
     """Create a missing table from the DataFrame's schema; False: refuse."""
     max_batch_rows: int = 10_000
@@ -193,7 +197,7 @@ class SinkOptions:
 
     @property
     def mode(self) -> int:
-        """How staged rows are written (``rows.staged``)."""
+        """How staged rows are written (``protocol.staged``)."""
         if self.ignore_null_values:
             return MERGE
         return INSERT if self.operation == "insert" else UPSERT
@@ -211,6 +215,7 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         key=_columns(options.get("key", "")),
         partitions=_integer(options, "partitions", 8, 1, PARTITIONS_MAX),
         replicas=_integer(options, "replicas", 3, 1, 99),
+        durability=cast("DurabilityName", _one_of(options, "durability", DURABILITIES)),
         create_table=_boolean(options, "createTable", default=True),
         max_batch_rows=_integer(options, "maxBatchRows", 10_000, 1, ROWS_PER_RECORD_MAX),
         max_batch_bytes=chunk_bytes,
@@ -289,7 +294,7 @@ def _place(options: Mapping[str, str]) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything that reading may be told; docs/spark.md has one line for each."""
+    """Every option of reading; docs/spark.md has one line for each."""
 
     bootstrap_servers: str
     table: str

@@ -77,7 +77,8 @@ class Store(Protocol):
     def mark_batch(
         self, name: str, writer: str, batch_id: int, partitions: frozenset[int]
     ) -> object:
-        """Tell the partitions that a micro-batch is complete; returns when all acknowledged it."""
+        """Announce to the partitions that a micro-batch is complete; returns when all acknowledged
+        it."""
 
     def check_batches(self, name: str) -> None:
         """Raise StoreTooOldError while some node of the cluster could not read atomic batches."""
@@ -175,6 +176,7 @@ class ClientStore:
             key=options.key,
             partitions=options.partitions,
             replicas=options.replicas,
+            durability=options.durability,
             schema=schema_json,
             if_not_exists=True,
             **settings,
@@ -316,7 +318,7 @@ class ClientStore:
 
 @contextmanager
 def connect(options: SinkOptions | SourceOptions) -> Iterator[Store]:
-    """Use this process's client of the cluster, which any of the bootstrap servers tells of.
+    """Use this process's client of the cluster, which any of the bootstrap servers names.
 
     The request timeout is the client's: for finding the cluster, and for each record until it is
     acknowledged, retries and fail-overs included.

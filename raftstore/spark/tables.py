@@ -127,7 +127,7 @@ def _missing(table: TableInfo, name: str, given: Iterable[str], what: str) -> Sc
 
 
 def _fits(given: Any, declared: Any) -> bool:
-    """Tell whether values of one type are values of the other; nullability does not matter."""
+    """Return whether values of one type are values of the other; nullability does not matter."""
     if isinstance(given, str) or isinstance(declared, str):
         return given == declared or _fits_simple(given, declared)
     if given["type"] != declared["type"]:

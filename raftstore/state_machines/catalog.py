@@ -1,29 +1,69 @@
 """The catalog: nodes, tables and placement, as the rows of the metadata channel (GAP-07).
 
-Rows are ``t/<table name>``, ``n/<node name>`` and ``d/<table UUID>`` (dropped for ever, S0.8);
-values are msgpack maps with a format version. A command carries everything that is random or
-depends on the moment (table UUID, placement) and the bytes of the row it writes, so replicas of
-different versions store the same bytes.
+Rows are ``t/<table name>``, ``n/<node name>``, ``d/<table UUID>`` (dropped for ever, S0.8) and
+those of ``catalog_members`` and ``catalog_replicas``; values are msgpack maps with a format
+version. A command carries everything that is random or depends on the moment (table UUID,
+placement) and the bytes of the row it writes, so replicas of different versions store the same
+bytes. Rows that depend on the record itself are made of what earlier ones hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from functools import partial
+from itertools import chain
+from typing import Final
 
 import msgspec
 
-from raftstore.errors import CorruptRecordError, NewerFormatError
+from raftstore.errors import NewerFormatError
 from raftstore.ports.machine import ApplyResult, Row, StateMachine
 from raftstore.protocol.records import Record
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.rows.schema_growth import is_grown_from
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
+from raftstore.state_machines.catalog_entries import (
+    CATALOG_FORMAT,
+    DURABILITY_FORMAT,
+    EDITED_FORMAT,
+    FIRST_FORMAT,
+    NODE_PREFIX,
+    SETTINGS_FORMAT,
+    NodeEntry,
+    decode_entry,
+    newer_format,
+    node_key,
+)
+from raftstore.state_machines.catalog_members import (
+    DRAINING_PREFIX,
+    RETIRED_PREFIX,
+    TICKET_PREFIX,
+    AddTicket,
+    DrainingEntry,
+    DrainNode,
+    JoinNode,
+    MembersCommand,
+    RemoveNode,
+    RetiredEntry,
+    TicketEntry,
+    apply_members,
+    retired_key,
+    row_of_left,
+)
+from raftstore.state_machines.catalog_replicas import (
+    REPLICAS_PREFIX,
+    ReplicaEntry,
+    ReplicasCommand,
+    apply_replicas,
+    replicas_key,
+)
 from raftstore.types import (
+    ChannelConfig,
     ChannelId,
     Count63,
+    Durability,
     NodeId,
     PartitionCount,
     RecordKind,
@@ -35,23 +75,7 @@ from raftstore.types import (
     node_name,
 )
 
-CATALOG_FORMAT: Final = 3
-"""Newest version of commands and rows read here. A newer one stops the node: it could not keep the
-catalog."""
-
-FIRST_FORMAT: Final = 1
-"""Of every command and row that nodes of the first version can read, too."""
-
-EDITED_FORMAT: Final = 2
-"""Of the command that edits a table and of the row that it writes: older nodes stop there, for they
-would serve the table by rules that do not hold any more."""
-
-SETTINGS_FORMAT: Final = 3
-"""Of the commands that create or edit a table which has settings of its own, and of its row: older
-nodes stop there, for they would not go by them."""
-
 TABLE_PREFIX: Final = b"t/"
-NODE_PREFIX: Final = b"n/"
 DROPPED_PREFIX: Final = b"d/"
 
 Placement = tuple[tuple[NodeId, ...], ...]
@@ -113,18 +137,6 @@ def _asked_for(entry: TableEntry, *, edited: bool) -> TableEntry:
     )
 
 
-class NodeEntry(msgspec.Struct, frozen=True):
-    """A registered node, where it can be reached (addresses may change, S0.7) and its level.
-
-    Versions without levels skip the field, and write entries without it: those are at level 0.
-    """
-
-    node: NodeId
-    endpoint: str
-    format: Small31 = FIRST_FORMAT
-    level: Small31 = 0
-
-
 class DroppedEntry(msgspec.Struct, frozen=True):
     """Remains of a dropped table, so that its UUID is never accepted again (S0.8).
 
@@ -171,8 +183,7 @@ class _RegisterNode(msgspec.Struct, frozen=True, tag_field="op", tag="register_n
     format: Small31 = FIRST_FORMAT
 
 
-_Command = _CreateTable | _DropTable | _EditTable | _RegisterNode
-_Entry = TypeVar("_Entry", TableEntry, NodeEntry, DroppedEntry)
+_Command = _CreateTable | _DropTable | _EditTable | _RegisterNode | MembersCommand | ReplicasCommand
 _COMMANDS: Final = msgspec.msgpack.Decoder(_Command)
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -186,6 +197,8 @@ def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> b
 
 def created_format(entry: TableEntry) -> int:
     """Format of the command that creates a table with this entry."""
+    if entry.durability != Durability.FSYNC.label or entry.settings.restoring is not None:
+        return DURABILITY_FORMAT
     return FIRST_FORMAT if entry.settings == DEFAULT_SETTINGS else SETTINGS_FORMAT
 
 
@@ -229,10 +242,10 @@ class CatalogMachine(StateMachine):
             raise refuse_kind("catalog", record)
         try:
             command: _Command = _COMMANDS.decode(record.payload)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:  # of msgspec, or of a text that is no UTF-8
             raise refuse_payload(record, error) from error
         if command.format > CATALOG_FORMAT:
-            raise _newer(command.format)
+            raise newer_format(command.format)
         match command:
             case _CreateTable():
                 return _create_table(command, read)
@@ -242,6 +255,10 @@ class CatalogMachine(StateMachine):
                 return _edit_table(command, read)
             case _RegisterNode():
                 return _register_node(command, read)
+            case AddTicket() | JoinNode() | DrainNode() | RemoveNode():
+                return apply_members(command, record, read)
+            case _:
+                return apply_replicas(command, record, read, partial(_founding, read))
 
     @staticmethod
     def table_key(name: str) -> bytes:
@@ -251,15 +268,15 @@ class CatalogMachine(StateMachine):
     @staticmethod
     def node_key(name: str) -> bytes:
         """Key of the row of a node."""
-        return NODE_PREFIX + name.encode()
+        return node_key(name)
 
 
 def _create_table(command: _CreateTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
-    entry = _decode(command.entry, TableEntry)
+    entry = decode_entry(command.entry, TableEntry)
     key = CatalogMachine.table_key(entry.name)
     # S0.8: creating is a compare-and-set on the name.
     if (row := read(key)) is not None:
-        existing = _decode(row.value, TableEntry)
+        existing = decode_entry(row.value, TableEntry)
         if existing.uuid == entry.uuid:
             return NO_CHANGE
         if command.if_not_exists and existing.same_definition(entry):
@@ -268,16 +285,34 @@ def _create_table(command: _CreateTable, read: Callable[[bytes], Row | None]) ->
     # S0.8: the UUID of a dropped table never serves again.
     if (dropped := read(DROPPED_PREFIX + entry.uuid)) is not None:
         return ApplyResult((), conflict_seq=dropped.seq)
+    # M27: a copy of the catalog that does not know yet who drains or has left may have placed it.
+    if (left := row_of_left(chain(*entry.placement), read, drains=True)) is not None:
+        return ApplyResult((), conflict_seq=left.seq)
     return ApplyResult(((key, seal(key, command.entry)),))
 
 
 def _drop_table(command: _DropTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
     key = CatalogMachine.table_key(command.name)
     row = read(key)
-    if row is None or _decode(row.value, TableEntry).uuid != command.uuid:
+    if row is None or decode_entry(row.value, TableEntry).uuid != command.uuid:
         return ApplyResult((), conflict_seq=Seq(0) if row is None else row.seq)
     tomb = DROPPED_PREFIX + command.uuid
-    return ApplyResult(((key, None), (tomb, seal(tomb, command.entry))))
+    channels = decode_entry(row.value, TableEntry).channels
+    orders = (each for each in map(replicas_key, channels) if read(each) is not None)
+    gone = tuple((each, None) for each in (key, *orders))
+    return ApplyResult((*gone, (tomb, seal(tomb, command.entry))))
+
+
+def _founding(
+    read: Callable[[bytes], Row | None], name: str, channel: ChannelId
+) -> Row | tuple[NodeId, ...]:
+    """Replicas with which a channel of the table of this name was created; else its row, if any."""
+    row = read(CatalogMachine.table_key(name))
+    if row is None:
+        return ()
+    entry = decode_entry(row.value, TableEntry)
+    is_other = channel not in entry.channels
+    return row if is_other else tuple(entry.placement[channel_partition(channel)])
 
 
 def _edit_table(command: _EditTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
@@ -287,19 +322,22 @@ def _edit_table(command: _EditTable, read: Callable[[bytes], Row | None]) -> App
     if (
         row is None
         or row.seq != command.base_seq
-        or _decode(row.value, TableEntry).uuid != command.uuid
+        or decode_entry(row.value, TableEntry).uuid != command.uuid
     ):
         return ApplyResult((), conflict_seq=Seq(0) if row is None else row.seq)
     return ApplyResult(((key, seal(key, command.entry)),))
 
 
 def _register_node(command: _RegisterNode, read: Callable[[bytes], Row | None]) -> ApplyResult:
-    entry = _decode(command.entry, NodeEntry)
+    entry = decode_entry(command.entry, NodeEntry)
     key = CatalogMachine.node_key(node_name(entry.node))
     row = read(key)
     # S0.1: a name with another store UUID is another node; it may not take this one's place.
-    if row is not None and _decode(row.value, NodeEntry).node != entry.node:
+    if row is not None and decode_entry(row.value, NodeEntry).node != entry.node:
         return ApplyResult((), conflict_seq=row.seq)
+    # S0.1: nor does one that was retired come back.
+    if (left := read(retired_key(entry.node))) is not None:
+        return ApplyResult((), conflict_seq=left.seq)
     return ApplyResult(((key, seal(key, command.entry)),))
 
 
@@ -318,6 +356,17 @@ class Catalog:
     """Per name of dropped tables the (writer, lineage) of those that had batches in them."""
     seqs: dict[str, Seq] = field(default_factory=dict)
     """Per table the seq of the record that wrote its entry."""
+    tickets: dict[bytes, TicketEntry] = field(default_factory=dict)
+    draining: dict[NodeId, Seq] = field(default_factory=dict)
+    """Nodes that get no further replicas, and the seq of the record since which they drain."""
+    retired: dict[NodeId, RetiredEntry] = field(default_factory=dict)
+    numbers: dict[NodeId, Seq] = field(default_factory=dict)
+    """Per node that joined the seq of the record by which it did: its number in the metadata
+    channel (M30). Founders are not in it: theirs is 0."""
+    changes: dict[ChannelId, ReplicaEntry] = field(default_factory=dict)
+    """Of channels whose replicas were ever to be others than those of the creation."""
+    change_seqs: dict[ChannelId, Seq] = field(default_factory=dict)
+    """Per entry of ``changes`` the seq of the record that wrote it."""
     _by_uuid: dict[bytes, TableEntry] = field(default_factory=dict)
 
     @classmethod
@@ -346,18 +395,20 @@ class Catalog:
                 if before is not None and known.get(label := name.decode()) == seq:
                     table = before.tables[label]
                 else:
-                    table = _decode(value, TableEntry)
+                    table = decode_entry(value, TableEntry)
                 catalog.tables[table.name] = table
                 catalog.seqs[table.name] = seq
                 catalog._by_uuid[table.uuid] = table
             elif prefix == NODE_PREFIX:
-                node = _decode(value, NodeEntry)
+                node = decode_entry(value, NodeEntry)
                 catalog.nodes[node_name(node.node)] = node
             elif prefix == DROPPED_PREFIX:
-                gone = _decode(value, DroppedEntry)
+                gone = decode_entry(value, DroppedEntry)
                 catalog.dropped[name] = gone.name
                 dropped_writers.setdefault(gone.name, {}).update(dict.fromkeys(gone.writers))
-            else:
+            elif prefix == REPLICAS_PREFIX:
+                catalog._take_replicas(ChannelId(name), value, seq, before)
+            elif not catalog._take_members(prefix, name, value, seq):
                 raise NewerFormatError(
                     f"the catalog has a row {key!r} of an unknown sort; run a newer version"
                 )
@@ -365,6 +416,30 @@ class Catalog:
         frozen = {name: frozenset(writers) for name, writers in dropped_writers.items()}
         catalog.dropped_writers.update(frozen)
         return catalog
+
+    def _take_members(self, prefix: bytes, name: bytes, value: bytes, seq: Seq) -> bool:
+        """Read a row about a node that joins, drains or has left; False: it is none."""
+        if prefix == TICKET_PREFIX:
+            ticket = self.tickets[name] = decode_entry(value, TicketEntry)
+            if ticket.used_by:
+                self.numbers[NodeId(ticket.used_by)] = seq
+        elif prefix == DRAINING_PREFIX:
+            decode_entry(value, DrainingEntry)
+            self.draining[NodeId(name.decode())] = seq
+        elif prefix == RETIRED_PREFIX:
+            self.retired[NodeId(name.decode())] = decode_entry(value, RetiredEntry)
+        else:
+            return False
+        return True
+
+    def _take_replicas(
+        self, channel: ChannelId, value: bytes, seq: Seq, before: Catalog | None
+    ) -> None:
+        if before is not None and before.change_seqs.get(channel) == seq:
+            self.changes[channel] = before.changes[channel]
+        else:
+            self.changes[channel] = decode_entry(value, ReplicaEntry)
+        self.change_seqs[channel] = seq
 
     def changed_since(self, before: Catalog) -> tuple[tuple[TableEntry, ...], bool]:
         """Tables that are new or edited since an earlier state, and whether any is gone."""
@@ -374,42 +449,65 @@ class Catalog:
         is_gone = any(uuid not in self._by_uuid for uuid in before._by_uuid)
         return changed, is_gone
 
+    def replicas_changed_since(self, before: Catalog) -> tuple[ChannelId, ...]:
+        """Channels whose replicas are ordered or reported anew since an earlier state."""
+        seqs = before.change_seqs
+        return tuple(name for name, seq in self.change_seqs.items() if seqs.get(name) != seq)
+
     def table_of(self, channel: ChannelId) -> TableEntry | None:
         """The table of a channel; None if it does not exist (any more)."""
         return self._by_uuid.get(channel_table(channel))
 
-    def replicas_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
-        """Replicas of a channel, preferred leader first; () for an unknown channel."""
+    def placeable(self) -> list[NodeId]:
+        """The nodes on which replicas may be placed: all that do not drain."""
+        nodes = (entry.node for entry in self.nodes.values())
+        return [node for node in nodes if node not in self.draining]
+
+    def founding_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
+        """Replicas with which a channel was created, whatever it has now; () for an unknown one."""
         table = self.table_of(channel)
         partition = channel_partition(channel)
         if table is None or partition >= len(table.placement):
             return ()
-        return table.placement[partition]
+        return tuple(table.placement[partition])
+
+    def entry_of(self, channel: ChannelId) -> ReplicaEntry | None:
+        """Everything known of a channel's replicas; None for an unknown channel."""
+        entry = self.changes.get(channel)
+        if entry is None and (founding := self.founding_of(channel)):
+            entry = ReplicaEntry(ChannelConfig((founding,)))
+        return entry
+
+    def replicas_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
+        """Replicas of a channel by its newest reported configuration, voters first; () for an
+        unknown channel."""
+        entry = self.changes.get(channel)
+        return self.founding_of(channel) if entry is None else entry.replicas
+
+    def voters_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
+        """Replicas that vote, by its newest reported configuration; () for an unknown channel."""
+        entry = self.changes.get(channel)
+        return self.founding_of(channel) if entry is None else entry.config.voters
+
+    def placement_of(self, table: TableEntry) -> Placement:
+        """Per partition the nodes that host a replica now, or are ordered to."""
+        if not self.changes:
+            return table.placement
+        return tuple(map(self.hosts_of, table.channels))
+
+    def placements(self) -> list[Placement]:
+        """The same of every table, by name."""
+        return [self.placement_of(table) for table in self.tables.values()]
+
+    def hosts_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
+        """Its replicas, and the nodes that an open order has begin one."""
+        entry = self.changes.get(channel)
+        return self.founding_of(channel) if entry is None else tuple(entry.hosts)
 
     def channels_of(self, node: NodeId) -> tuple[ChannelId, ...]:
-        """Channels that a node hosts, by table name and partition."""
-        return tuple(
-            channel_id(table.uuid, partition)
-            for table in self.tables.values()
-            for partition, replicas in enumerate(table.placement)
-            if node in replicas
-        )
+        """Channels of which the catalog has a node host a replica, by table name and partition."""
+        return tuple(channel for channel in self.channels() if node in self.hosts_of(channel))
 
-
-def _decode(value: bytes, kind: type[_Entry]) -> _Entry:
-    try:
-        entry = msgspec.msgpack.decode(value, type=kind)
-    except msgspec.MsgspecError as error:
-        raise CorruptRecordError(
-            f"{len(value)} bytes of the catalog are no {kind.__name__}: {error}; "
-            "compare them with another replica"
-        ) from error
-    if entry.format > CATALOG_FORMAT:
-        raise _newer(entry.format)
-    return entry
-
-
-def _newer(number: int) -> NewerFormatError:
-    return NewerFormatError(
-        f"catalog format {number} is newer than {CATALOG_FORMAT}; run a newer version on this node"
-    )
+    def channels(self) -> Iterator[ChannelId]:
+        """Every channel of a table, by table name and partition."""
+        return (channel for table in self.tables.values() for channel in table.channels)

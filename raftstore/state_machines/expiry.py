@@ -3,7 +3,7 @@
 *Channel time* is what the log says: the newest "it is now T" of an EXPIRE record that is applied,
 never more than that record's own timestamp, and it never goes back. A row is expired at a position
 exactly when the channel time of this position is at or behind the row's expiry, so every replica
-tells the same at one position, whatever its own clock shows (S10). Expired rows are hidden from
+has the same at one position, whatever its own clock shows (S10). Expired rows are hidden from
 readers and conditions at once, and are removed by the EXPIRE record that names them, or a later
 one.
 
@@ -34,11 +34,12 @@ from raftstore.state_machines.state_keys import CHANNEL_TIME, EXPIRIES, packed, 
 Change = tuple[bytes, bytes | None]
 MOMENT_BYTES: Final = 8
 UNTOLD_MS: Final = 1
-"""The channel time of a channel that has rows with a lifetime, until an EXPIRE record tells one."""
+"""The channel time of a channel that has rows with a lifetime, until an EXPIRE record states
+one."""
 
 
 class ChannelTime(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Milliseconds since 1970, as the newest EXPIRE record tells it."""
+    """Milliseconds since 1970, as the newest EXPIRE record states it."""
 
     ms: int
 

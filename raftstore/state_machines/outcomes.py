@@ -1,14 +1,14 @@
 """Outcomes of writes that depend on present rows, kept for readers of the changes.
 
 The log says what was asked for; whether a condition held, which rows to insert were left out and
-what a merge led to only the rows of that moment can tell. It is written down when the record is
-applied, in one atomic batch with its effect or before it, so it is a function of the log like the
-rows (S10). It takes no part in the hash over a channel's contents: stores that were filled by an
-older version have none of it for what they applied then.
+what a merge led to is known only from the rows of that moment. It is written down when the record
+is applied, in one atomic batch with its effect or before it, so it is a function of the log like
+the rows (S10). It takes no part in the hash over a channel's contents: stores that were filled by
+an older version have none of it for what they applied then.
 
 A micro-batch that a crash cut in two is applied again, and then meets its own rows. What its first
 run found out about a chunk is complete before any row of that chunk is written, and it stays. What
-a merge led to is even taken from there (``merged_before``): why, ``machines.staging`` says.
+a merge led to is even taken from there (``merged_before``): why, ``batches.staging`` says.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def chunk_outcomes(
 ) -> list[tuple[bytes, bytes]]:
     """The stored outcome of chunk number ``chunk`` of the batch whose record ends at ``seq``.
 
-    ``cells`` were staged, ``written`` is what they led to (``staging.rows_of``). Chunks whose rows
-    are written as they are need nothing.
+    ``cells`` were staged, ``written`` is what they led to (``batches.staging.rows_of``). Chunks
+    whose rows are written as they are need nothing.
     """
     assert 2 * len(written) <= len(cells), (
         f"{len(cells) // 2} staged rows led to {len(written)} (S10)"

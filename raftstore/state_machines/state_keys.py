@@ -1,16 +1,17 @@
 """Where a channel keeps what is not a row, relative to the channel's id.
 
 =================================  =================================================================
-``02 00``                          head: the newest batch that is applied (``staging.BatchHead``)
+``02 00``                          head: newest applied batch (``batches.staging.BatchHead``)
 ``02 01 hash16 a8 p4 t8 k4``       staged chunk ``k`` of a task attempt, under attempt ``a`` of the
-                                   writer whose name has this hash (``staging.ChunkRef``)
+                                   writer whose name has this hash (``batches.staging.ChunkRef``)
 ``02 02 seq8``                     the batch that the BATCH_APPLY record with this last seq applied
 ``02 03 seq8 k4 i4``               what became of the record with this last seq where the rows of
                                    then decided: of chunk ``k`` of a batch, piece ``i``
-                                   (``machines.outcomes``)
+                                   (``outcomes``)
 ``02 04``                          the store's own: a batch is being applied
 ``02 05 expiry8 key``              a row that expires (``state_machines.expiry``)
 ``02 06``                          the channel time, if rows of the channel ever had an expiry
+``02 07``                          up to which seq outcomes are trimmed (``trimmed_outcomes``)
 ``03 00``                          coordinator: the table's head
 ``03 01 writer``                   coordinator: a writer
 ``03 02 n8``                       coordinator: commit ``n`` is not applied everywhere (outbox)
@@ -32,6 +33,7 @@ import msgspec
 
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.ports.machine import StateReader
+from raftstore.types import Seq
 
 STAGING: Final = b"\x02"
 COORDINATOR: Final = b"\x03"
@@ -42,6 +44,7 @@ APPLIED_BATCHES: Final = b"\x02\x02"
 OUTCOMES: Final = b"\x02\x03"
 EXPIRIES: Final = b"\x02\x05"
 CHANNEL_TIME: Final = b"\x02\x06"
+TRIMMED: Final = b"\x02\x07"
 TABLE_HEAD: Final = b"\x03\x00"
 WRITERS: Final = b"\x03\x01"
 OUTBOX: Final = b"\x03\x02"
@@ -50,12 +53,18 @@ MANIFESTS: Final = b"\x03\x03"
 ENDS: Final = b"\x03\x04"
 ENDS_END: Final = b"\x03\x05"
 """The beginnings of the keys above."""
+UNHASHED: Final = (OUTCOMES,)
+"""Not compared between replicas: versions before this one did not write it down, and their rows are
+the same."""
 
 STATE_FORMAT: Final = 1
 HASH_BYTES: Final = 16
 
 _CHUNK: Final = Struct(">QIQI")
 _OUTCOME: Final = Struct(">QII")
+
+APPLIED_BATCH_KEY_BYTES: Final = 2 + 8
+OUTCOME_KEY_BYTES: Final = 2 + _OUTCOME.size
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
@@ -88,6 +97,14 @@ def applied_batch_key(last_seq: int) -> bytes:
 def outcome_key(last_seq: int, chunk: int = 0, piece: int = 0) -> bytes:
     """The key of what became of a record, or of one chunk of a batch."""
     return OUTCOMES + _OUTCOME.pack(last_seq, chunk, piece)
+
+
+def seq_of_outcome(key: bytes) -> Seq | None:
+    """The last seq of the record that such a key is of; None: it is no key of an outcome, nor of
+    what a BATCH_APPLY record applied."""
+    is_outcome = key[:2] == OUTCOMES and len(key) == OUTCOME_KEY_BYTES
+    is_batch = key[:2] == APPLIED_BATCHES and len(key) == APPLIED_BATCH_KEY_BYTES
+    return Seq(int.from_bytes(key[2:10], "big")) if is_outcome or is_batch else None
 
 
 def writer_key(writer: str) -> bytes:
@@ -124,7 +141,7 @@ def unpacked(stored: bytes, kind: type[Kind]) -> Kind:
         )
     try:
         return msgspec.msgpack.decode(memoryview(stored)[1:], type=kind)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # of msgspec, or of a text that is no UTF-8
         raise CorruptRecordError(
             f"a stored {kind.__name__} cannot be read: {error}; compare with another replica"
         ) from error

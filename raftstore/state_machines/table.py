@@ -22,6 +22,7 @@ from raftstore.state_machines.outcomes import (
     is_complete,
     merged_before,
 )
+from raftstore.state_machines.trimmed_outcomes import trim_outcomes
 from raftstore.types import RecordKind, Seq
 
 
@@ -59,15 +60,17 @@ class TableMachine(StateMachine):
         read: Callable[[bytes], Row | None],  # noqa: ARG002 - rows play no part yet
         state: StateReader,
     ) -> ApplyResult:
-        """Compute what a STAGED or TXN record changes in the state beside the rows.
+        """Compute what a record of ``STATE_KINDS`` changes in the state beside the rows.
 
-        BATCH_APPLY is not here: its rows are in other records (``staging.plan_apply``).
+        BATCH_APPLY is not here: its rows are in other records (``batches.staging.plan_apply``).
         """
         if record.kind is RecordKind.STAGED:
             return ApplyResult((), state_writes=stage(record, state))
         if record.kind is RecordKind.TXN:
             result = apply_txn(record, state)
             return ApplyResult((), state_writes=result.state_writes, answer=result.answer)
+        if record.kind is RecordKind.TRIM_OUTCOMES:
+            return ApplyResult((), state_writes=trim_outcomes(record, state))
         raise refuse_kind("table", record)
 
     def apply_with_lifetimes(
@@ -99,7 +102,7 @@ class TableMachine(StateMachine):
         read: Callable[[bytes], Row | None],
         state_get: Callable[[bytes], bytes | None],
     ) -> list[tuple[bytes, Cell]]:
-        """The writes of one chunk of a batch that is being applied (``staging.rows_of``).
+        """The writes of one chunk of a batch that is being applied (``batches.staging.rows_of``).
 
         ``payload`` are the chunk's rows, without its header.
         """

@@ -7,6 +7,7 @@ is written: the engine does, through the ports ``MessageLog`` and ``TableStore``
 
     raftstore.json   who this store is (``identity``); created last, so a half-made store is known
     lock             held while a process has the directory open
+    reserve          holds nothing but space, for a start on a full disk (``space_reserve``)
     boot             whether the last process ended by itself
     log/             the authority: every channel's records, terms and votes (``segments``, ``log``)
     mark             what was promised, so that a log that lost its end is noticed (``mark``)

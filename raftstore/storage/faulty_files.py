@@ -18,7 +18,7 @@ class UnsyncedJournal:
     """Bytes written and not synced yet, so that a test can take them away again.
 
     A killed process leaves everything it wrote; a machine without power does not. Before each write
-    a line tells where it goes and what was there, ``{"path", "at", "size", "length", "old"}``, and
+    a line says where it goes and what was there, ``{"path", "at", "size", "length", "old"}``, and
     after each sync ``{"synced": path}``. Truncations, new names and removed ones count as durable.
     Appended to by the log writer's and the mark's thread: one line is one write.
     """
@@ -81,6 +81,11 @@ class FaultyFileOps(FileOps):
         super().datasync(descriptor)
         if self._journal is not None:
             self._journal.synced(self._paths[descriptor])
+
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Take space unless the disk shall be full or broken."""
+        self._injector.before_write()
+        super().allocate(descriptor, size)
 
     def free_bytes(self, directory: Path) -> int:
         """Nothing on a disk that shall be full."""

@@ -54,6 +54,10 @@ class FileOps:
         """Cut or extend the file."""
         os.ftruncate(descriptor, size)
 
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Make the file ``size`` bytes long, all of them taken from the disk now."""
+        os.posix_fallocate(descriptor, 0, size)
+
     def forget_cached(self, descriptor: int) -> None:
         """Drop clean pages, so that the next read comes from the disk.
 

@@ -5,20 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from raftstore.storage.files import FileOps
+from raftstore.storage.space_reserve import SpaceReserve
 
 
 class FreeSpace:
-    """Of the disk of one data directory; looked at by one thread, read by any."""
+    """Free space on the disk of one data directory; looked at by one thread, read by any."""
 
-    def __init__(self, ops: FileOps, directory: Path) -> None:
+    def __init__(self, ops: FileOps, directory: Path, reserve: SpaceReserve) -> None:
         self._ops = ops
         self._directory = directory
+        self.reserve = reserve
         self.newest: int | None = None
         """Bytes that an ordinary user may still write; None: not known."""
 
     def look(self) -> None:
-        """Look now. A disk that cannot tell it leaves what is known: its next write will fail."""
+        """Look now. A disk that cannot report it leaves what is known: its next write will fail."""
         try:
             self.newest = self._ops.free_bytes(self._directory)
+            self.reserve.look()
         except OSError:
             return
+
+    def look_and_restore(self) -> None:
+        """Look now, and make the reserve where the disk has room for it again."""
+        self.look()
+        if self.newest is not None:
+            self.reserve.restore(self.newest)

@@ -37,9 +37,10 @@ LOCK_NAME: Final = "lock"
 BOOT_NAME: Final = "boot"
 
 PROMISES_REMEDY: Final = (
-    "put back what was there when the node stopped last. An older copy or an empty directory "
-    "does not help: the peers refuse a new store under the old name, and this node cannot be "
-    "replaced by one with a new id before members can be changed. The other nodes serve meanwhile"
+    "put back what was there when the node stopped last, which no older copy is. If that is lost, "
+    "`raftstore cluster replace NAME` prints a token at any other node, and `raftstore node --id "
+    "NAME --join TOKEN` with an empty --data-dir takes this node's place under a new id. The other "
+    "nodes serve meanwhile"
 )
 """What may be done about a store whose promises are lost (S0.1)."""
 
@@ -63,6 +64,8 @@ class Belonging(NamedTuple):
     cluster_id: bytes
     members: Members
     """The founding members."""
+    nodes: Members = ()
+    """Of a node that joined: where nodes of the cluster were then."""
 
 
 class StoreIdentity:
@@ -81,6 +84,8 @@ class StoreIdentity:
         """The store was made by this start."""
         self.was_stopped_cleanly = True
         """The process before this one ended by itself."""
+        self.freed_bytes = 0
+        """Size of the reserve that this start removed, since the disk was full; 0: it did not."""
 
     @property
     def name(self) -> str:
@@ -138,6 +143,42 @@ class StoreIdentity:
         self.record_proposal(cluster_id, members)
         if not self.cluster_id:
             self._save(self._facts | {"cluster_id": cluster_id.hex()})
+
+    def record_joining(
+        self, cluster_id: bytes, founders: Members, nodes: Members, number: int
+    ) -> None:
+        """The node was registered by a cluster that exists: the store belongs to it for ever.
+
+        One write, so that a crash leaves all of it or nothing. ``nodes`` are where nodes of the
+        cluster were then. Raises StoreIdentityError, changing nothing, where the store belongs to
+        another cluster or takes part in the founding of one (S0.7: at most one, ever).
+        """
+        if self.accepted_proposal and (self.cluster_id or b"") != cluster_id:
+            raise StoreIdentityError(
+                f"node {self.name} accepted the founding of cluster {self.accepted_proposal.hex()} "
+                f"and cannot join {cluster_id.hex()}; give it another, empty --data-dir"
+            )
+        if self.cluster_id:
+            return
+        self._save(
+            self._facts
+            | {
+                "cluster_id": cluster_id.hex(),
+                "proposal": cluster_id.hex(),
+                "members": [list(pair) for pair in founders],
+                "joined": {"nodes": [list(pair) for pair in nodes], "number": number},
+            }
+        )
+
+    @property
+    def nodes_at_joining(self) -> Members:
+        """Where nodes of the cluster were when this one joined; empty of a founder."""
+        return _nodes(self._facts)
+
+    @property
+    def number(self) -> int:
+        """The node's number in the metadata channel (M30); 0 of a founder."""
+        return int(self._facts.get("joined", {"number": 0})["number"])
 
     def place(self) -> Place:
         """The lock, as this process holds it."""
@@ -215,7 +256,7 @@ def belonging_of(directory: Path, name: str) -> Belonging | None:
     if not facts["cluster_id"]:
         return None
     node = node_id(name, bytes.fromhex(facts["store_uuid"]))
-    return Belonging(node, bytes.fromhex(facts["cluster_id"]), _members(facts))
+    return Belonging(node, bytes.fromhex(facts["cluster_id"]), _members(facts), _nodes(facts))
 
 
 def open_or_create(
@@ -226,10 +267,12 @@ def open_or_create(
     ops: FileOps | None = None,
     random_bytes: Callable[[int], bytes] = os.urandom,
     free_bytes_min: int = FREE_BYTES_MIN,
+    make_room: Callable[[int], int] = lambda _: 0,
 ) -> StoreIdentity:
     """Lock the directory and learn or make its identity.
 
-    ``create_parts(directory, store uuid)`` makes log, mark and tables of a new store. Raises
+    ``create_parts(directory, store uuid)`` makes log, mark and tables of a new store; ``make_room``
+    is called with the bytes that a full disk lacks, and returns how many it has freed. Raises
     StoreIdentityError (another node's, another format's, in use, or pieces missing), DiskFullError
     (wait and call again) or StorageError; a refused directory is left untouched.
     """
@@ -240,13 +283,14 @@ def open_or_create(
     lock = _lock(directory)
     try:
         with starting(directory, "opening the data directory"):
-            _refuse_full(ops, directory, free_bytes_min)
+            freed_bytes = _make_room(ops, directory, free_bytes_min, make_room)
             is_new = not (directory / MARKER_NAME).exists()
             if is_new:
                 _create(ops, directory, name, random_bytes(16), create_parts)
             facts = _load(directory / MARKER_NAME, name)
             identity = StoreIdentity(ops, directory, facts, lock, random_bytes(16))
             identity.was_created = is_new
+            identity.freed_bytes = freed_bytes
             identity.was_stopped_cleanly = is_new or stopped_cleanly(directory)
             _write_boot(ops, directory, identity.boot_id, is_clean=False)
             return identity
@@ -294,13 +338,21 @@ def _lock(directory: Path, *, is_shared: bool = False) -> int:
     return descriptor
 
 
-def _refuse_full(ops: FileOps, directory: Path, free_bytes_min: int) -> None:
+def _make_room(
+    ops: FileOps, directory: Path, free_bytes_min: int, make_room: Callable[[int], int]
+) -> int:
+    """Refuse a full disk, unless room can be made; return how many bytes that has freed."""
+    freed = 0
     free = ops.free_bytes(directory)
+    if free < free_bytes_min:
+        freed = make_room(free_bytes_min - free)
+        free = ops.free_bytes(directory)
     if free < free_bytes_min:
         raise DiskFullError(
             f"the disk of {directory} has {free} bytes free, {free_bytes_min} are needed to start; "
             "free some space, the node starts by itself then"
         )
+    return freed
 
 
 def _create(
@@ -345,6 +397,11 @@ def _remove_half_made(directory: Path) -> None:
 
 def _members(facts: dict[str, Any]) -> Members:
     return tuple((NodeId(node), address) for node, address in facts["members"])
+
+
+def _nodes(facts: dict[str, Any]) -> Members:
+    joined = facts.get("joined", {"nodes": []})
+    return tuple((NodeId(node), address) for node, address in joined["nodes"])
 
 
 def _encode(facts: dict[str, Any]) -> bytes:

@@ -39,7 +39,7 @@ def place_of(path: Path, descriptor: int) -> Place:
 
 
 def is_gone(place: Place) -> bool:
-    """Whether the path leads nowhere or elsewhere; False when that cannot be told."""
+    """Whether the path leads nowhere or elsewhere; False when that cannot be known."""
     try:
         facts = os.stat(place.path)  # noqa: PTH116 - of the path as it is now
     except OSError as error:

@@ -52,14 +52,17 @@ def reconcile(log: SegmentLog, tables: StoredTables) -> list[str]:
     A table whose log begins behind a base stays, too, since no log could build it again; its state
     is one of committed records (S10).
 
-    Returns what an operator should be told. Raises PromisesLostError.
+    A replica that was removed from the node leaves its table behind if a crash came between (S0.1):
+    it goes here.
+
+    Returns the news for an operator. Raises PromisesLostError.
     """
     notes = []
     for channel in tables.begun_channels():
-        if log.is_dropped(channel):
+        if log.is_dropped(channel) or log.is_gone(channel):
             tables.forget_copy(channel)
     for channel in tables.stored_channels():
-        if log.is_dropped(channel):
+        if log.is_dropped(channel) or log.is_gone(channel):
             tables.reset_channel(channel)
             continue
         applied = max(tables.stored_position(channel), tables.stored_marker(channel))

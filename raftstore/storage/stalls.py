@@ -80,12 +80,12 @@ class StallWatch:
     def doing(self, area: Area, doing: str, path: Path, *, is_whole: bool = False) -> Operation:
         """Note an operation for as long as the context lasts, within another one or not.
 
-        ``is_whole``: it consists of others, which tell better what hangs, maybe in other threads.
+        ``is_whole``: it consists of others, which show better what hangs, maybe in other threads.
         """
         return Operation(self, area, doing, path, is_whole=is_whole)
 
     def tick(self, elapsed_ms: int) -> None:
-        """So much time has passed; by the one thread that looks."""
+        """Count the time that has passed; called by the one thread that looks."""
         self.now_ms += elapsed_ms
 
     def oldest(self, area: Area) -> StorageStall | None:

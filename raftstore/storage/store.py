@@ -24,6 +24,7 @@ from raftstore.storage.log.segments import LOG_DIRECTORY
 from raftstore.storage.presence import PresenceWatch
 from raftstore.storage.quarantine import QUARANTINE_DIRECTORY
 from raftstore.storage.reconcile import reconcile
+from raftstore.storage.space_reserve import SpaceReserve
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.tables.generations import TABLES_DIRECTORY
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
@@ -33,7 +34,8 @@ from raftstore.storage.watched_files import WatchedFileOps
 
 @dataclass(slots=True)
 class Store:
-    """Everything durable of one node. ``notes``: what happened at the start, to be told loudly."""
+    """Everything durable of one node. ``notes``: what happened at the start and an operator must
+    see."""
 
     identity: StoreIdentity
     log: SegmentLog
@@ -53,7 +55,7 @@ class Store:
             directories,
             lambda: (lock, *self.log.committer.places()),
             on_gone,
-            look=self.space.look,
+            look=self.space.look_and_restore,
         )
 
     def close(self, *, is_clean: bool) -> None:
@@ -76,19 +78,21 @@ def open_store(
 ) -> Store:
     """Open the store of node ``name``, or create it in an empty directory.
 
-    Operations on its files are noted in ``stalls`` (S0.4); ``on_log_read`` hears how far the
-    reading of the log is, and ``on_table_opened`` how many tables are open.
+    Operations on its files are noted in ``stalls`` (S0.4); ``on_log_read`` is called with how far
+    the reading of the log is, and ``on_table_opened`` how many tables are open.
 
     Raises DiskFullError (wait and call again), StoreIdentityError (exit code 78), or another
     StorageError (exit code 70); nothing stays open then.
     """
     ops = WatchedFileOps(ops or FileOps(), stalls)
+    space = FreeSpace(ops, directory, SpaceReserve(ops, directory, settings))
     identity = open_or_create(
         directory,
         name,
         create_parts=partial(_create_parts, ops, settings),
         ops=ops,
         free_bytes_min=free_bytes_min,
+        make_room=space.reserve.make_room,
     )
     _close_to_others(directory)
     try:
@@ -111,7 +115,11 @@ def open_store(
             "the tables were put aside and are built again from the log, or from another replica "
             f"where the log was trimmed: {tables.rebuilt_because}"
         )
-    space = FreeSpace(ops, directory)
+    if identity.freed_bytes:
+        notes.append(
+            f"the disk was full: the reserve of {identity.freed_bytes} bytes was removed to start "
+            "the node; free some space, the reserve is made again then"
+        )
     space.look()
     return Store(identity, log, tables, tuple(notes), space)
 

@@ -49,6 +49,11 @@ class WatchedFileOps(FileOps):
         with self._doing("ftruncate", self._path(descriptor)):
             self._ops.truncate(descriptor, size)
 
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Make the file ``size`` bytes long, all of them taken from the disk now."""
+        with self._doing("fallocate", self._path(descriptor)):
+            self._ops.allocate(descriptor, size)
+
     def forget_cached(self, descriptor: int) -> None:
         """Drop clean pages, so that the next read comes from the disk."""
         with self._doing("fadvise", self._path(descriptor)):

@@ -71,7 +71,7 @@ class BatchTruth:
             for chunk in self.chunks.values()
             if (chunk.header.writer, chunk.header.attempt) == (batch.writer, batch.attempt)
             and winners.get(chunk.header.partition_id) == chunk.header.task_attempt_id
-        ][: batch.part.chunks]  # what a task staged behind those that it told of does not count
+        ][: batch.part.chunks]  # what a task staged behind those that it reported does not count
         found = (len(listed), sum(chunk.rows for chunk in listed))
         if found != (batch.part.chunks, batch.part.rows):
             return f"commit {batch.n} lists {batch.part}, staged are {found}"

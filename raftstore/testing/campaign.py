@@ -90,7 +90,7 @@ def no_collections() -> Iterator[None]:
 
 
 def run_seed(seed: int, changes: dict[str, str] | None = None) -> Verdict:
-    """Run one seed with its drawn options, changed as told. Top level, so it can be spawned."""
+    """Run one seed with its drawn options, changed as given. Top level, so it can be spawned."""
     options = override(draw_options(seed), changes or {})
     with no_collections():
         verdict = simulate(options)

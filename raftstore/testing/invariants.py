@@ -16,7 +16,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
 
 from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, mark_of
 from raftstore.core.replica import Replica
@@ -31,11 +32,16 @@ from raftstore.testing.batch_truth import BatchTruth
 from raftstore.testing.sim_clock import WALL_START_MS
 from raftstore.types import ChannelId, Guid, NodeId, RecordKind, Role, Seq, Term
 
+if TYPE_CHECKING:
+    from raftstore.testing.losses import Losses
+
 
 class InvariantError(AssertionError):
     """A promise of the contract was broken; the message says which and shows the values."""
 
 
+LATE_MS_MAX: Final = 10_000.0
+"""So long after a loss that may be, answers to clients may be of before."""
 AHEAD_MS_MAX: Final = 3_000.0
 """``expiry.clock_ahead_ms``, and as much as two clocks part while heartbeats stay out."""
 _ABSENT: Final[tuple[Seq, bytes | None]] = (Seq(0), None)
@@ -87,7 +93,7 @@ class _ChannelTruth:
     """The channel time from a seq on."""
 
     def time_at(self, seq: int) -> int:
-        """The channel time as of ``seq``; 0: none was told."""
+        """The channel time as of ``seq``; 0: none was stated."""
         at = bisect_right(self.times, seq, key=lambda each: each[0])
         return self.times[at - 1][1] if at else 0
 
@@ -186,6 +192,34 @@ class Oracle:
         self._shown_end: dict[ChannelId, Seq] = {}
         self.elections_won = 0
         self.commits = 0
+        self.losses: Losses | None = None
+        """Of a world whose table is below ``fsync`` (S0.6)."""
+        self.lost: dict[Guid, None] = {}
+        """Writes that it lost as it may."""
+        self._lost_ms: dict[ChannelId, float] = {}
+
+    def _has_just_lost(self, channel: ChannelId) -> bool:
+        """Answers on their way to clients may be of records that were lost."""
+        lost_ms = self._lost_ms.get(channel)
+        return lost_ms is not None and self._now_ms() < lost_ms + LATE_MS_MAX
+
+    def _forget(self, channel: ChannelId, first: _CommittedRecord) -> None:
+        """This record and those behind it are on no replica any more (S0.6)."""
+        old, truth = self._truth[channel], _ChannelTruth()
+        for known in old.records:
+            if known.record.base_seq < first.record.base_seq:
+                truth.learn(known.record, known.commit_term, known.committed_ms)
+            else:
+                self.lost[known.record.guid] = None
+        self._truth[channel], end = truth, truth.last_seq
+        self._lost_ms[channel] = self._now_ms()
+        acknowledged = self.acknowledged.get(channel, {})
+        self.acknowledged[channel] = {g: seq for g, seq in acknowledged.items() if seq <= end}
+        of_term = self.acknowledged_in.get(channel, {})
+        self.acknowledged_in[channel] = {t: min(seq, end) for t, seq in of_term.items()}
+        for ends in (self.acknowledged_end, self._shown_end):
+            if channel in ends:
+                ends[channel] = min(ends[channel], end)
 
     def truth(self, channel: ChannelId) -> _ChannelTruth:
         """The committed history of a channel as observed so far."""
@@ -217,7 +251,9 @@ class Oracle:
                 self._fail("O5", f"{node} applied beyond its commit seq in {runner.name}")
 
     def _check_time(self, node: NodeId, runner: ChannelRunner) -> None:
-        """S10: the channel time is what the log tells up to the applied position, no clock's."""
+        """S10: the channel time is what the log states up to the applied position, no clock's."""
+        if runner.is_paused:
+            return  # another table is in its place, which is opened next
         tables, channel = runner.parts.tables, runner.channel
         time_ms = tables.channel_time(channel)
         if time_ms > 1 and tables.is_idle(channel):
@@ -229,7 +265,7 @@ class Oracle:
     def _look_at_commit(self, node: NodeId, runner: ChannelRunner, seen: _Seen) -> Seq:
         commit = runner.core.commit_seq
         if runner.core is not seen.core:
-            # Opened, maybe anew from another table: it is told again what is committed.
+            # Opened, maybe anew from another table: what is committed is reported to it again.
             seen.core, seen.commit_seq = runner.core, Seq(0)
         if commit != seen.commit_seq:
             if commit < seen.commit_seq:
@@ -240,9 +276,11 @@ class Oracle:
         return commit
 
     def on_ack(self, channel: ChannelId, ack: PubAck) -> None:
-        """A publisher was told OK: O4 from now on."""
+        """A publisher got OK: O4 from now on."""
         truth = self.truth(channel)
         at = truth.guid_seq.get(ack.guid)
+        if at != ack.last_seq and ack.guid in self.lost:
+            return
         if at != ack.last_seq:
             self._fail(
                 "O4", f"guid {ack.guid.hex()} acknowledged at {ack.last_seq}, stands at {at}"
@@ -257,11 +295,11 @@ class Oracle:
 
     def check_same(self, guid: Guid, first: Seq, again: Seq) -> None:
         """S4.5: the same GUID is answered with the same place."""
-        if first != again:
+        if first != again and guid not in self.lost:
             self._fail("O4", f"guid {guid.hex()} was acknowledged at {first}, then at {again}")
 
     def on_not_applied(self, channel: ChannelId, guid: Guid) -> None:
-        """A publisher was told NOT_APPLIED: the record must never commit (S5.6)."""
+        """A publisher got NOT_APPLIED: the record must never commit (S5.6)."""
         self.refused.setdefault(channel, {})[guid] = None
         if guid in self.truth(channel).guid_seq:
             self._fail("S4", f"guid {guid.hex()} was called not applied, and is committed")
@@ -281,6 +319,8 @@ class Oracle:
         ``must_include``: what was visible when a linearizable read began; None for other levels.
         """
         truth = self.truth(channel)
+        if self._has_just_lost(channel):
+            return
         if applied_seq > truth.last_seq:
             self._fail("O5", f"a read claims {applied_seq}, committed is {truth.last_seq}")
         expected = truth.value_at(key, applied_seq)
@@ -310,6 +350,8 @@ class Oracle:
         at which moment of ours the node saw the state complete.
         """
         truth, now_ms = self.truth(channel), self._now_ms()
+        if self._has_just_lost(channel):
+            return
         applied = served.applied_seq
         if served.staleness_ms is not None:
             complete_ms = as_of_ms(served.staleness_ms)
@@ -379,17 +421,30 @@ class Oracle:
         truth = self.truth(runner.channel)
         # S6.5: what the base stands for is held to the truth by its hash and by who was elected.
         base_seq = runner.core.base.seq
-        must = [
-            c.record for c in truth.records if c.commit_term < term and c.record.base_seq > base_seq
-        ]
+        known = [c for c in truth.records if c.commit_term < term and c.record.base_seq > base_seq]
+        must = [c.record for c in known]
         if not must:
             return
         have = self._read_log(runner, Seq(1), must[-1].last_seq)
         del have[len(must) :]
-        if have != must and [_identity(r) for r in have] != [_identity(r) for r in must]:
-            self._fail(
-                "O2", f"leader {node} of term {term} lacks records committed in {runner.name}"
+        if have == must or [_identity(r) for r in have] == [_identity(r) for r in must]:
+            return
+        text = f"leader {node} of term {term} lacks records committed in {runner.name}"
+        if self.losses is None or not self.losses.may_lose(runner.channel):
+            self._fail("O2", text)
+            return
+        held = [_identity(r) for r in have]
+        equal = sum(
+            1
+            for _ in takewhile(
+                lambda at: held[at : at + 1] == [_identity(must[at])], range(len(must))
             )
+        )
+        for lost in known[equal:]:
+            why_not = self.losses.refusal(runner.channel, lost.record, lost.committed_ms)
+            if why_not:
+                self._fail("S0.6", f"{text}, seq {lost.record.last_seq} among them: {why_not}")
+        self._forget(runner.channel, known[equal])
 
     def _on_commit(self, node: NodeId, runner: ChannelRunner, seen: Seq, commit: Seq) -> None:
         truth = self.truth(runner.channel)
@@ -416,7 +471,7 @@ class Oracle:
                 )
 
     def _check_early(self, record: Record, runner: ChannelRunner) -> None:
-        """S10: no leader tells a time that the clocks of a quorum are far from; the faults set one
+        """S10: no leader states a time that the clocks of a quorum are far from; the faults set one
         node's clock alone."""
         until_ms, _ = decode_expire(record.payload)
         ahead_ms = until_ms - (WALL_START_MS + self._now_ms())

@@ -1,9 +1,9 @@
 """Whether a world stands still because its faults took the last copy of a committed record.
 
 Then nothing is wrong with the nodes: none may lead, or go on, without that record (S0.3). It is
-proven from what each log was told durable and from what starts after damage no longer found, never
-from what nodes say: the record is committed, no log knows it, and damage took each copy that was
-durable, those that had been given back included.
+proven from what each log reported as durable and from what starts after damage no longer found,
+never from what nodes say: the record is committed, no log knows it, and damage took each copy that
+was durable, those that had been given back included.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Content that the log of a simulated node must have after a start, whatever it says of itself.
 
-Fed with every change that is written and with what was told durable; asked after each start:
+Fed with every change that is written and with what was reported durable; asked after each start:
 
 * After any crash the log holds exactly what it held after some number of changes, in their order,
-  and at least those that were told durable (S0.3, S0.4).
-* After damage every channel holds all that was told durable, or is recovering from at least there;
-  terms and votes are what they were, and a dropped channel stays dropped (S0.3, S0.8, S1.3).
+  and at least those that were reported durable (S0.3, S0.4).
+* After damage every channel holds all that was reported durable, or is recovering from at least
+  there; terms and votes are what they were, and a dropped channel stays dropped (S0.3, S0.8, S1.3).
 * A channel that is recovering stays so over further starts until it holds what was promised.
 """
 
@@ -24,7 +24,7 @@ from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
 
 
 class _Held(NamedTuple):
-    """A record, as far as the start of a log tells it."""
+    """A record, as far as the start of a log reports it."""
 
     base_seq: Seq
     last_seq: Seq
@@ -49,17 +49,23 @@ class _Dropped(NamedTuple):
     """The channel's id is refused."""
 
 
+class _Removed(NamedTuple):
+    """Replicas up to this number are removed."""
+
+    number: int
+
+
 class _Whole(NamedTuple):
     """The last hole was filled."""
 
 
-_Change = _Held | _Vote | _Cut | _Based | _Dropped | _Whole
+_Change = _Held | _Vote | _Cut | _Based | _Dropped | _Removed | _Whole
 
 
 class _Expected:
     """Content that one channel must have."""
 
-    __slots__ = ("base", "vote", "records", "is_dropped", "promise", "has_hole")
+    __slots__ = ("base", "vote", "records", "is_dropped", "removed", "promise", "has_hole")
 
     def __init__(self) -> None:
         self.base = EMPTY_HISTORY
@@ -67,6 +73,8 @@ class _Expected:
         self.vote = _Vote(Term(0), None)
         self.records: list[_Held] = []
         self.is_dropped = False
+        self.removed = -1
+        """The highest number of a replica that was removed."""
         self.promise: History | None = None
         """It was recovering from here at the last start."""
         self.has_hole = False
@@ -82,9 +90,7 @@ class _Expected:
     def apply(self, change: _Change) -> None:
         match change:
             case _Held():
-                self.records.append(change)
-                if self.promise is not None and self.end >= self.promise:
-                    self.promise = None
+                self._hold(change)
             case _Whole():
                 self.promise = None
             case _Vote():
@@ -100,12 +106,21 @@ class _Expected:
                     self.has_hole = False
             case _Dropped():
                 self.is_dropped = True
+            case _Removed(number):
+                self.removed = number
+                self.base, self.records = EMPTY_HISTORY, []
+                self.promise, self.has_hole = None, False
+
+    def _hold(self, held: _Held) -> None:
+        self.records.append(held)
+        if self.promise is not None and self.end >= self.promise:
+            self.promise = None
 
     def is_like(self, log: SegmentLog, channel: ChannelId, index: ChannelIndex) -> bool:
         """Whether the log holds this, judged by its last record."""
         if self.is_dropped or log.is_dropped(channel):
             return self.is_dropped == log.is_dropped(channel)
-        if self.vote != (index.term, index.voted_for):
+        if (*self.vote, self.removed) != (index.term, index.voted_for, index.removed_number):
             return False
         if self.has_hole:
             return True
@@ -114,15 +129,17 @@ class _Expected:
 
 
 class LogTruth:
-    """Of one node; outlives its processes."""
+    """The oracle for the log of one node; outlives its processes."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._channels: dict[ChannelId, _Expected] = {}
         self._changes: deque[tuple[int, ChannelId, _Change]] = deque()
-        """Not told durable yet, with the number of their operation."""
+        """Not reported durable yet, with the number of their operation."""
         self.is_damaged = False
         """Something was taken from the disk since the last start."""
+        self.is_damaged_live = False
+        """And the node went on writing."""
         self._held: dict[ChannelId, dict[tuple[Seq, Term], None]] = {}
         """Records that are on the disk, by seq and term; also those that were truncated."""
         self._taken: dict[ChannelId, dict[tuple[Seq, Term], None]] = {}
@@ -131,7 +148,7 @@ class LogTruth:
     # --- single records ---------------------------------------------------------------------------
 
     def held(self, channel: ChannelId, record: Record) -> bool:
-        """Whether the record was told durable here, and no damage took it since."""
+        """Whether the record was reported durable here, and no damage took it since."""
         return (record.base_seq, record.term) in self._held.get(channel, ())
 
     def was_taken(self, channel: ChannelId, record: Record) -> bool:
@@ -181,8 +198,12 @@ class LogTruth:
         """A channel's id is refused from now on."""
         self._changes.append((operation, channel, _Dropped()))
 
+    def removed(self, operation: int, channel: ChannelId, number: int) -> None:
+        """Replicas of the channel up to this number are removed from now on."""
+        self._changes.append((operation, channel, _Removed(number)))
+
     def durable(self, operation: int) -> None:
-        """Everything up to this operation was told durable."""
+        """Everything up to this operation was reported durable."""
         changes = self._changes
         while changes and changes[0][0] <= operation:
             self._apply_first()
@@ -192,6 +213,8 @@ class LogTruth:
         self._expected(channel).apply(change)
         if type(change) is _Held:
             self._held.setdefault(channel, {})[change.base_seq, change.term] = None
+        elif type(change) is _Removed:
+            self._held.pop(channel, None)
         return channel
 
     def _expected(self, channel: ChannelId) -> _Expected:
@@ -217,15 +240,17 @@ class LogTruth:
         hold that is recovering, though it lost nothing.
         """
         if self.is_damaged:
-            self._changes.clear()  # damage comes after everything was durable, or was never written
+            if not self.is_damaged_live:
+                self._changes.clear()  # after all was durable, or what followed was never written
             self._note_taken(log)
             for channel, expected in self._channels.items():
-                self._check_damaged(log, channel, expected)
+                self._check_after_damage(log, channel, expected)
+            self._changes.clear()
         else:
             self._check_whole(log, copied)
         for channel in [*self._channels, *log.channels()]:
             self._go_on(self._expected(channel), log.index_of(channel))
-        self.is_damaged = False
+        self.is_damaged = self.is_damaged_live = False
 
     def _check_whole(self, log: SegmentLog, copied: Mapping[ChannelId, History]) -> None:
         for _, channel, _ in self._changes:
@@ -256,6 +281,22 @@ class LogTruth:
             elif index.shortfall not in (None, copied.get(channel)) and not expected.is_dropped:
                 self._fail(f"channel {channel.hex()} is recovering although nothing was lost")
 
+    def _check_after_damage(self, log: SegmentLog, channel: ChannelId, expected: _Expected) -> None:
+        """The content is as after some number of the changes that were not reported durable: there
+        are some only if the damage came while the node ran."""
+        failure: InvariantError | None = None
+        for change in (None, *(change for _, name, change in self._changes if name == channel)):
+            if change is not None:
+                expected.apply(change)
+            try:
+                self._check_damaged(log, channel, expected)
+            except InvariantError as error:
+                failure = failure or error
+            else:
+                return
+        assert failure is not None, "it was checked at least once"
+        raise failure
+
     def _check_damaged(self, log: SegmentLog, channel: ChannelId, expected: _Expected) -> None:
         if expected.is_dropped:
             if not log.is_dropped(channel):
@@ -266,6 +307,11 @@ class LogTruth:
             self._fail(
                 f"S1.3: channel {channel.hex()} had the vote {tuple(expected.vote)} and came back "
                 f"with {(index.term, index.voted_for)}"
+            )
+        if expected.removed != index.removed_number:
+            self._fail(
+                f"S0.1: channel {channel.hex()} had its replicas up to {expected.removed} removed "
+                f"and came back with those up to {index.removed_number} removed"
             )
         promise = max(expected.end, expected.promise or EMPTY_HISTORY)
         if expected.has_hole:
@@ -298,6 +344,7 @@ class LogTruth:
             return
         expected.base = index.base.history
         expected.vote = _Vote(index.term, index.voted_for)
+        expected.removed = index.removed_number
         expected.promise = index.shortfall
         expected.has_hole = bool(index.kept)
         expected.records = _held(index)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from raftstore.testing.live_faults import LiveFaults
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_damage import flip_a_record, lose_the_end
 from raftstore.testing.sim_files import SYNC, WRITE
+from raftstore.types import Durability
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -23,6 +25,13 @@ POWER_LOSS_AT_START = 0.1
 """How often the power goes once more while a node starts."""
 START_OPERATIONS_MAX = 12
 """Operations on its disk that such a start gets to at most."""
+STOP_CHANCE = 0.4
+"""That a fault stops one, some or all nodes, in worlds with a table below ``fsync``."""
+ROOM_BYTES = (100_000, 400_000)
+"""Room for segments that a disk has left when it fills up: above the second mark of its node, below
+which it takes only what frees space."""
+FULL_MS = (1_000.0, 8_000.0)
+"""How long it stays so."""
 CLOCK_JUMP_CHANCE = 0.3
 """That a fault is a jump of a clock, in worlds with rows that expire."""
 CLOCK_OFFSETS_MS = (-5_000.0, -500.0, -200.0, -50.0, 0.0, 500.0, 5_000.0, 15_000.0)
@@ -32,7 +41,7 @@ START_PAUSE_MS = 400.0
 
 
 class Nemesis:
-    """Injects one fault after another until told to stop; then everything can be healed."""
+    """Injects one fault after another until it is stopped; then everything can be healed."""
 
     def __init__(self, cluster: SimCluster, options: SimOptions) -> None:
         self._cluster = cluster
@@ -44,10 +53,14 @@ class Nemesis:
         """Those that struck; a network that heals is none."""
         self.is_stopped = False
         self._clock_rng = random.Random(f"clocks {options.seed}")
+        self._live = LiveFaults(cluster, options, self.boot)
+        self._full_rng = random.Random(f"full disks of {options.seed}")
+        self._stop_rng = random.Random(f"stops {options.seed}")
 
     def start(self) -> None:
         """Begin after a calm second, so that the cluster is born first."""
         self._cluster.scheduler.after(1_000.0, self._next)
+        self._live.start()
 
     def heal(self) -> None:
         """No faults from now on: network perfect, every node up, disks healthy."""
@@ -55,8 +68,10 @@ class Nemesis:
         self._cluster.network.heal()
         for node in self._cluster.nodes.values():
             node.store.files.mend()
+            node.store.files.log_bytes_max = None
             node.disk.heal()
             node.wall_offset_ms = 0.0
+            node.failpoint = None
             self.boot(node)
         self._cluster.reconnect_all()
 
@@ -72,6 +87,14 @@ class Nemesis:
         if self._options.ttl_percent and self._clock_rng.random() < CLOCK_JUMP_CHANCE:
             self._run("clock_jump", self._clock_jump)
             return
+        full = self._options.full_disk_percent
+        if full and self._full_rng.random() * 100 < full:
+            self._run("full_disk", self._fill_disk)
+            return
+        is_below = self._options.durability != Durability.FSYNC.label
+        if is_below and self._stop_rng.random() < STOP_CHANCE:
+            self._run("stops", self._stop_some)
+            return
         rng = self._rng
         draw = rng.random() * 100
         damage, hang = self._options.damage_percent, self._options.hang_percent
@@ -82,11 +105,16 @@ class Nemesis:
 
     def _inject_another(self, draw: float, damage: float) -> None:  # noqa: C901 - one arm per fault
         rng = self._rng
-        flip = self._options.flip_percent
+        flip, live = self._options.flip_percent, self._options.live_flip_percent
+        deaths = self._options.failpoint_percent
         if damage and rng.random() * 100 < damage:
             self._run("damage", self._damage)
         elif flip and rng.random() * 100 < flip:
             self._run("flip", self._flip)
+        elif live and rng.random() * 100 < live:
+            self._run("live_flip", lambda: self._live.flip(self._victim()))
+        elif deaths and rng.random() * 100 < deaths:
+            self._run("failpoint", lambda: self._live.die_at_a_place(self._victim()))
         elif rng.random() * 100 < self._options.write_error_percent:
             self._run("write_error", self._write_error)
         elif draw < 30:
@@ -131,6 +159,17 @@ class Nemesis:
         node = self._cluster.nodes[self._cluster.node_ids[0]]
         was_ms, node.wall_offset_ms = node.wall_offset_ms, self._clock_rng.choice(CLOCK_OFFSETS_MS)
         return node.wall_offset_ms != was_ms
+
+    def _stop_some(self) -> bool:
+        """Processes are killed or machines lose their power, some of them a moment apart."""
+        rng, scheduler = self._stop_rng, self._cluster.scheduler
+        nodes = [node for node in self._cluster.nodes.values() if node.is_up]
+        for node in rng.sample(nodes, rng.randint(min(1, len(nodes)), len(nodes))):
+            end = node.kill if rng.random() < 0.5 else node.crash
+            begun_ms = rng.choice((0.0, rng.uniform(0.0, 50.0), rng.uniform(0.0, 800.0)))
+            scheduler.after(begun_ms, end, "stop of some")
+            scheduler.after(begun_ms + rng.uniform(1.0, 1_500.0), self.boot, node)
+        return bool(nodes)
 
     def _crash_one(self) -> bool:
         node = self._victim()
@@ -179,6 +218,19 @@ class Nemesis:
         is_flipped = node.damage("flipped bit", harm)
         self._cluster.scheduler.after(self._rng.uniform(20.0, 1_500.0), self.boot, node)
         return is_flipped
+
+    def _fill_disk(self) -> bool:
+        """Another program takes nearly all of one disk, and gives it back after seconds."""
+        node = self._full_rng.choice(list(self._cluster.nodes.values()))
+        files = node.store.files
+        if not node.is_up or files.log_bytes_max is not None:
+            return False
+        files.log_bytes_max = files.log_bytes() + self._full_rng.randint(*ROOM_BYTES)
+        self._cluster.scheduler.after(self._full_rng.uniform(*FULL_MS), self._free_disk, node)
+        return True
+
+    def _free_disk(self, node: SimNode) -> None:
+        node.store.files.log_bytes_max = None
 
     def _write_error(self) -> bool:
         node = self._victim()

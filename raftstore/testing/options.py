@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
+
+VALUE_BYTES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +83,33 @@ class SimOptions:
     """Logs are trimmed, to far less than the clients write in a world."""
 
     scrub: bool = False
-    """Nodes read back all that they stored. Damage comes from other options, at stops."""
+    """Nodes read back all that they stored, and heal what they find."""
+
+    live_flip_percent: float = 0.0
+    """Chance per fault that a bit flips in a file of a node that runs: of a record or a row that
+    another node has intact, or of one node's mark. With ``scrub``; not together with
+    ``damage_percent``, as ``flip_percent``."""
+    full_disk_percent: float = 0.0
+    """Chance per fault that a disk fills up for seconds: its node has the space of some records
+    above its marks left, and none of its writes may fail for that (GAP-13)."""
+    value_bytes: int = VALUE_BYTES
+    """Size of the values that clients write."""
+    failpoint_percent: float = 0.0
+    """Chance per fault that a node dies where it passes one of the named places next."""
 
     ttl_percent: float = 0.0
     """Chance per write that its rows live for moments only; then one node's clock is set wrong
     from time to time, too."""
 
+    durability: str = "fsync"
+    """Of the table. Below ``fsync`` processes are killed and machines lose their power, one, some
+    or all at once, and the oracle knows what may be lost by that (S0.6)."""
+
     jobs: int = 0
     """Writers of atomic micro-batches over all partitions."""
+
+    even_leaders: bool = False
+    """Leaderships are moved so that every node leads its share, and are even after the healing."""
 
     def as_dict(self) -> dict[str, Any]:
         """All options by name."""
@@ -97,8 +118,15 @@ class SimOptions:
 
 def draw_options(seed: int) -> SimOptions:
     """Draw a world from its seed; same seed, same options, on every machine."""
+    return _below_fsync(_with_full_disks(draw_surroundings(seed)))
+
+
+def draw_surroundings(seed: int) -> SimOptions:
+    """The same for worlds whose faults and tables come from elsewhere: tables at ``fsync``, and
+    disks with space."""
     rng = random.Random(f"options {seed}")
-    return replace(_drawn(seed, rng), retention=_trims(seed), ttl_percent=_ttl_percent(seed))
+    drawn = replace(_drawn(seed, rng), retention=_trims(seed), ttl_percent=_ttl_percent(seed))
+    return _with_healing(drawn)
 
 
 def _drawn(seed: int, rng: random.Random) -> SimOptions:
@@ -135,6 +163,8 @@ def _drawn(seed: int, rng: random.Random) -> SimOptions:
     )
 
 
+FULL_VALUE_BYTES = 2_000
+"""Of values in worlds whose disks fill up: a disk with space for some seconds is full in them."""
 PINNED_SEEDS_MAX = 30
 """Worlds up to this seed are named by tests and mutations for what happens in them."""
 
@@ -168,6 +198,57 @@ def _ttl_percent(seed: int) -> float:
     if seed <= PINNED_SEEDS_MAX:
         return 0.0
     return random.Random(f"ttl {seed}").choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 40.0))
+
+
+def _with_healing(drawn: SimOptions) -> SimOptions:
+    """Bits that flip under running nodes and deaths in the middle of copies, mostly with trimmed
+    logs and staged rows, from a generator of its own likewise."""
+    rng = random.Random(f"healing {drawn.seed}")
+    if drawn.seed <= PINNED_SEEDS_MAX or rng.random() >= 0.2:
+        return drawn
+    flips = rng.choice((0.0, 10.0, 30.0))
+    return replace(
+        drawn,
+        scrub=True,
+        retention=rng.random() < 0.75,
+        live_flip_percent=flips,
+        damage_percent=0.0 if flips else drawn.damage_percent,
+        failpoint_percent=rng.choice((0.0, 10.0, 30.0)),
+        jobs=rng.choice((0, 1)),
+    )
+
+
+def _with_full_disks(drawn: SimOptions) -> SimOptions:
+    """Disks that fill up, and values of a size that is noticed there, likewise."""
+    rng = random.Random(f"full disks {drawn.seed}")
+    if drawn.seed <= PINNED_SEEDS_MAX or rng.random() >= 0.1:
+        return drawn
+    return replace(drawn, full_disk_percent=rng.choice((10.0, 25.0)), value_bytes=FULL_VALUE_BYTES)
+
+
+def _below_fsync(drawn: SimOptions) -> SimOptions:
+    """A table below ``fsync``, likewise.
+
+    Without what takes more than such a table may lose: damage to what was synced takes a copy that
+    the oracle counts on, and a disk that hangs ends nodes in a way that it does not know. Nodes of
+    an older version know of no such table.
+    """
+    rng = random.Random(f"durability {drawn.seed}")
+    if drawn.seed <= PINNED_SEEDS_MAX or drawn.rolling_upgrades or rng.random() >= 0.12:
+        return drawn
+    return replace(
+        drawn,
+        durability=rng.choice(("buffered", "memory")),
+        # Stops of some and all nodes come beside the other faults: in between clients have to work.
+        fault_interval_ms=3_000 if drawn.slow_disk or drawn.loss_percent > 5 else 1_500,
+        damage_percent=0.0,
+        flip_percent=0.0,
+        live_flip_percent=0.0,
+        hang_percent=0.0,
+        # Together with those stops little is written: both are tried, each with its own worlds.
+        full_disk_percent=0.0,
+        value_bytes=VALUE_BYTES,
+    )
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -1,9 +1,9 @@
 """Drivers of micro-batches in a simulated world: tasks, retries, restarts, zombies.
 
-A job writes its batches in order, each until somebody was told that it is in the table, as Spark
-does: its *lives* (driver processes) come and go at any step, a replay carries other rows in other
-places, and a life that was believed dead may go on. They share only what a checkpoint holds: the
-last batch that a life was told of.
+A job writes its batches in order, each until somebody got the answer that it is in the table, as
+Spark does: its *lives* (driver processes) come and go at any step, a replay carries other rows in
+other places, and a life that was believed dead may go on. They share only what a checkpoint holds:
+the last batch that a life got an answer for.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MODULUS: Final = 2**64
 
 
 class LifeError(Exception):
-    """The life ends: it was told to stop, or knows no more."""
+    """The life ends: it was stopped, or knows no more."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class BatchOracle:
         self.told: dict[tuple[str, int], int] = {}
 
     def on_success(self, writer: str, batch_id: int, answer: BatchAnswer) -> None:
-        """I5: told of success, so every channel that the batch touches has applied it."""
+        """I5: success was answered, so every channel that the batch touches has applied it."""
         decision = self.listed.get(answer.attempt)
         if decision is None or (decision.writer, decision.batch_id) != (writer, batch_id):
             self._fail(f"I5: batch {batch_id} of {writer} is told as attempt {answer.attempt}")
@@ -137,7 +137,7 @@ class SimJob:
         # Its own randomness: worlds without jobs stay as they are.
         self.rng = random.Random(f"job {index} of {cluster.options.seed}")
         self.done = 0
-        """The checkpoint: the newest batch that a life was told of."""
+        """The checkpoint: the newest batch that a life got an answer for."""
         self.is_stopped = False
         self._index = index
         self._lives: list[_Life] = []
@@ -195,7 +195,7 @@ class _Life:
 
     @property
     def is_alive(self) -> bool:
-        """It still does something."""
+        """Whether it still does something."""
         return self._script is not None
 
     def start(self) -> None:
@@ -269,7 +269,8 @@ class _Life:
                 parts.append((partition, (len(cells), len(payload), digest)))
         return parts
 
-    # --- sending and hearing ----------------------------------------------------------------------
+    # --- sending and receiving
+    # ---------------------------------------------------------------------
 
     def _go_on(self, answer: Message | None) -> None:
         """Let the script take its next step, or end."""
@@ -348,7 +349,7 @@ class _Life:
         self._job.believed_dead()
 
     def _die(self) -> None:
-        """It is gone, and nobody hears of what it began."""
+        """End this life: nothing reports what it began."""
         self._sent = self._script = None
         self._publisher.end()
 

@@ -12,6 +12,7 @@ from raftstore.config import (
     MIB,
     ExpirySettings,
     NodeSettings,
+    RebalanceSettings,
     RetentionSettings,
     ScrubSettings,
     SnapshotSettings,
@@ -20,7 +21,9 @@ from raftstore.config import (
 from raftstore.protocol.admin import CreateTable
 from raftstore.protocol.message import Done, Message
 from raftstore.testing.invariants import InvariantError, Oracle
+from raftstore.testing.losses import Losses
 from raftstore.testing.options import SimOptions
+from raftstore.testing.rotting_node import RottingNode
 from raftstore.testing.sim_clock import Scheduler
 from raftstore.testing.sim_levels import check_records, is_readable
 from raftstore.testing.sim_loop import SchedulerLoop
@@ -28,7 +31,7 @@ from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_node import SimNode
 from raftstore.testing.sim_tables import SimTables
 from raftstore.testing.sim_trace import Trace
-from raftstore.types import ChannelId, NodeId, Role, Term, channel_id, node_id
+from raftstore.types import ChannelId, Durability, NodeId, Role, Term, channel_id, node_id
 
 SCRUB: Final = ScrubSettings(second_bytes_max=4 * MIB, interval_ms=500)
 """So that several passes go over all of a world's nodes."""
@@ -44,6 +47,10 @@ RETENTION: Final = RetentionSettings(
     interval_ms=50,
 )
 """Of a world with retention: something is due all the time, and replicas are left behind."""
+REBALANCE: Final = RebalanceSettings(calm_ms=3_000, respect_ms=10_000)
+"""Leaders are made even while faults go on, too."""
+NO_REBALANCE: Final = RebalanceSettings(leaders=False)
+"""Where worlds do not ask for it, and tests say nothing of their own."""
 NO_RETENTION: Final = RetentionSettings(enabled=False, merge_tables=False)
 """Of a world without: nothing would be due, and nobody looks."""
 SNAPSHOT: Final = SnapshotSettings(
@@ -51,6 +58,8 @@ SNAPSHOT: Final = SnapshotSettings(
 )
 """Of the same: replica snapshots of several chunks."""
 RETENTION_SEGMENT_BYTES: Final = 2 * KIB
+ROTTING_CACHE_BYTES: Final = 2 * KIB
+"""Of a world whose files rot: what is read comes from them."""
 STORAGE = StorageSettings(
     segment_bytes=16 * KIB,
     log_cache_bytes=256 * KIB,
@@ -58,10 +67,36 @@ STORAGE = StorageSettings(
     stall_limit_ms=5_000,
 )
 """A disk hangs for seconds in a world, not for minutes, and a log has several files."""
+MIN_FREE_BYTES: Final = 256 * KIB
+"""The marks of nodes whose disks fill up: clients fill what is left below them within seconds."""
+FULL_DISK_BATCH_BYTES: Final = 16 * KIB
 ClientEnd = Callable[[NodeId, Message], None]
 """Receives (node, message) at a simulated client."""
 
 ADMIN_HANDLE = 9_999
+
+
+def _settings(options: SimOptions, given: NodeSettings | None) -> NodeSettings:
+    """Settings of the nodes of a world: given ones, and what its options need."""
+    base = given or NodeSettings(name="", data_dir="", storage=STORAGE)
+    if not options.retention and base.retention == RetentionSettings():
+        base = replace(base, retention=NO_RETENTION)
+    if options.retention:
+        storage = replace(base.storage, segment_bytes=RETENTION_SEGMENT_BYTES)
+        base = replace(base, storage=storage, retention=RETENTION, snapshot=SNAPSHOT)
+    if base.rebalance == RebalanceSettings():
+        base = replace(base, rebalance=REBALANCE if options.even_leaders else NO_REBALANCE)
+    if options.ttl_percent:
+        base = replace(base, expiry=EXPIRY)
+    if options.full_disk_percent:
+        storage = replace(base.storage, min_free_bytes=MIN_FREE_BYTES, free_check_ms=100)
+        replication = replace(base.replication, sync_batch_bytes_max=FULL_DISK_BATCH_BYTES)
+        base = replace(base, storage=storage, replication=replication)
+    if options.live_flip_percent:
+        storage = replace(base.storage, log_cache_bytes=ROTTING_CACHE_BYTES)
+        base = replace(base, storage=storage)
+    scrub = SCRUB if options.scrub else ScrubSettings(enabled=False)
+    return replace(base, scrub=scrub)
 
 
 class SimCluster:
@@ -86,24 +121,19 @@ class SimCluster:
         self.events = Trace()
         self.table_channels: list[ChannelId] = []
         self.on_life: list[Callable[[NodeId], None]] = []
-        """Told that a node has come or gone."""
+        """Called when a node has come or gone."""
         self._clients: dict[str, ClientEnd] = {}
         self._client_names: dict[int, str] = {}
         self._client_handles: dict[str, int] = {}
-        base = settings or NodeSettings(name="", data_dir="", storage=STORAGE)
-        if not options.retention and base.retention == RetentionSettings():
-            base = replace(base, retention=NO_RETENTION)
-        if options.retention:
-            storage = replace(base.storage, segment_bytes=RETENTION_SEGMENT_BYTES)
-            base = replace(base, storage=storage, retention=RETENTION, snapshot=SNAPSHOT)
-        if options.ttl_percent:
-            base = replace(base, expiry=EXPIRY)
-        scrub = SCRUB if options.scrub else ScrubSettings(enabled=False)
-        base = replace(base, scrub=scrub)
+        base = _settings(options, settings)
         self.node_ids = [
             node_id(f"n{index + 1}", self.rng.randbytes(16)) for index in range(options.nodes)
         ]
-        self.nodes = {node: SimNode(self, node, base) for node in self.node_ids}
+        make = RottingNode if options.live_flip_percent else SimNode
+        self.nodes = {node: make(self, node, base) for node in self.node_ids}
+        if options.durability != Durability.FSYNC.label:
+            durability = Durability[options.durability.upper()]
+            self.oracle.losses = Losses(self.nodes.values(), self.table_channels, durability)
 
     def start(self) -> None:
         """Boot every node."""
@@ -113,7 +143,7 @@ class SimCluster:
     # --- observation ------------------------------------------------------------------------------
 
     def trace(self, name: str, **fields: object) -> None:
-        """One event of the world's history; the digest of all events tells runs apart."""
+        """One event of the world's history; the digest of all events distinguishes runs."""
         self.events.add(self.scheduler.now_ms, name, fields)
 
     @property
@@ -208,6 +238,10 @@ class SimCluster:
             ends[core.last_seq, core.commit_seq] = None
         if len(ends) != 1:
             return False
+        if self.options.live_flip_percent and not all(
+            node.tables.is_intact(channel) and not node.log.has_flipped for node in replicas
+        ):
+            return False  # found and made good before long, or never
         return len({node.tables.content_hash(channel)[0] for node in replicas}) == 1
 
     def positions(self) -> str:
@@ -241,7 +275,7 @@ class SimCluster:
             key_columns=("k",),
             partitions=partitions,
             replicas=min(self.options.replicas, len(self.node_ids)),
-            durability="fsync",
+            durability=self.options.durability,
             max_lag=None,
             schema_json="",
             if_not_exists=True,
@@ -262,7 +296,7 @@ class SimCluster:
             runner = self.nodes[sender].runner
             assert runner is not None
             table = runner.controller.catalog.tables["t"]
-            self.table_channels = list(table.channels)
+            self.table_channels.extend(table.channels)
 
     # --- wiring -----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from raftstore.errors import CorruptRecordError
 from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.table_copy import Pair
 from raftstore.ports.tables import Page
@@ -22,6 +23,15 @@ from raftstore.storage.tables.keys import (
     split_row,
 )
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
+
+
+def is_sealed(row: Row) -> bool:
+    """Whether a stored row matches its checksum."""
+    try:
+        check_seal(row.key, row.value)
+    except CorruptRecordError:
+        return False
+    return True
 
 
 class SimContents:
@@ -89,13 +99,13 @@ class SimContents:
         return self._sorted_keys
 
     def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
-        """Those of [start, stop); b"" is open."""
+        """Keys of [start, stop); b"" is open."""
         keys = self.keys_in_order()
         end = bisect_left(keys, stop) if stop else len(keys)
         return keys[bisect_left(keys, start) : end]
 
     def shown_between(self, start: bytes, stop: bytes) -> list[bytes]:
-        """Those of them that have not expired."""
+        """Keys of that range that have not expired."""
         keys, time_ms = self.keys_between(start, stop), channel_time(self.state.get)
         if not time_ms:
             return keys
@@ -154,7 +164,7 @@ class SimContents:
                 yield key, value if key == MARKER else seal(key, value)
 
     def take(self, channel: ChannelId, pairs: Iterable[Pair]) -> None:
-        """Become what ``pairs`` told of another, further."""
+        """Become what ``pairs`` gave of another, further."""
         for key, value in pairs:
             if key == POSITION:
                 self.applied = decode_applied(channel, value)

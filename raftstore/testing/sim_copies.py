@@ -70,7 +70,7 @@ class SimCopy:
 
     @property
     def position(self) -> History:
-        """Of the table that is copied."""
+        """The position of the table that is copied."""
         return self._staged.position
 
     def write(self, pairs: list[Pair]) -> None:

@@ -1,4 +1,4 @@
-"""Harm done to the files of a node that is stopped: what a disk loses without telling anybody."""
+"""Harm done to the files of a node that is stopped: what a disk loses silently."""
 
 from __future__ import annotations
 
@@ -46,17 +46,23 @@ def flip_a_record(
     others_max: int,
     committed: Callable[[ChannelId], Seq],
     newest: int = 0,
+    *,
+    may_hit: Callable[[ChannelId], bool] | None = None,
 ) -> bool:
     """A bit of some record flips, if another node holds that record; or if it is not ``committed``
     and every other node is up and lacks nothing, so that they can go on without it.
 
+    ``may_hit``: the log is open and learns nothing of it, and only such channels are damaged.
+
     The first one on a disk is anywhere in its entry, the others in a payload: what a damaged entry
     was can be proven for one of them, and of two that are not known a log proves too little.
     """
-    found = log.draw_entry(files.rng, newest)
+    found = log.draw_entry(files.rng, newest, covered=may_hit is not None)
     if found is None:
         return False
     channel, record, path, offset, length = found
+    if may_hit is not None and not may_hit(channel):
+        return False
     is_held = any(other.log.holds_durably(channel, record) for other in others)
     is_needed = record.base_seq <= committed(channel) or len(others) < others_max
     if not is_held and (is_needed or not all(other.log.is_whole(channel) for other in others)):
@@ -69,6 +75,8 @@ def flip_a_record(
         flip_a_bit(files, path, offset + length - 1 - files.rng.randrange(payload))
     else:
         return False
+    if may_hit is not None:
+        log.note_flip(channel, record)
     return True
 
 
@@ -83,6 +91,15 @@ def flip_the_mark(log: SimLog, files: SimFiles) -> bool:
     """A bit of the mark's first entry flips: the node no longer knows how it voted (S0.1)."""
     del log
     flip_a_bit(files, files.root / MARK_NAME, files.rng.randrange(20))
+    return True
+
+
+def flip_in_the_mark(log: SimLog, files: SimFiles) -> bool:
+    """A bit of the mark flips anywhere; what the node writes there next may repair it."""
+    del log
+    path = files.root / MARK_NAME
+    used = files.durable_bytes(path, 0, files.size_bytes(path)).rstrip(b"\0")
+    flip_a_bit(files, path, files.rng.randrange(len(used)))
     return True
 
 

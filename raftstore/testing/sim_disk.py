@@ -1,6 +1,6 @@
 """A disk that hangs: syncs do not complete until it is healed or the node is gone (S0.4).
 
-The watchdog of a real node (``raftstore.node.watchdog``) is here, too, on virtual time: it tells
+The watchdog of a real node (``raftstore.node.watchdog``) is here, too, on virtual time: it reports
 the node after ``storage.stall_handover_ms`` and ends it after ``storage.stall_limit_ms``.
 """
 
@@ -26,10 +26,10 @@ class DiskUser(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """It lives now."""
+        """Whether it lives now."""
 
     def told_of_disk(self, stall: StorageStall | None) -> None:
-        """The watchdog tells that the disk hangs, or goes on."""
+        """The watchdog reports that the disk hangs, or goes on."""
 
     def sync_completed(self, incarnation: int, batch: Batch) -> None:
         """The disk may finish a group commit now."""
@@ -47,7 +47,7 @@ class _Sync(NamedTuple):
 
 
 class SimDisk:
-    """Of one simulated node; outlives its processes."""
+    """The disk of one simulated node; outlives its processes."""
 
     def __init__(self, node: DiskUser, scheduler: Scheduler) -> None:
         self._node = node
@@ -85,7 +85,7 @@ class SimDisk:
         return True
 
     def stall(self) -> StorageStall | None:
-        """The stall that the node is told of; None while there is none."""
+        """The stall that was reported to the node; None while there is none."""
         held = self._held
         if held is None or not self._is_told or held.incarnation != self._node.incarnation:
             return None

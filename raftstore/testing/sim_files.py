@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from raftstore.storage.files import FileOps
+from raftstore.storage.log.segments import LOG_DIRECTORY
 from raftstore.storage.presence import Place
 
 PAGE_BYTES: Final = 4096
@@ -166,8 +167,13 @@ class SimFiles(FileOps):
         self._fails_at = 0
         self._code = errno.EIO
         self._is_lasting = False
+        self.log_bytes_max: int | None = None
+        """The disk has room for so many bytes of segments; None: for all. Other files are as large
+        as they will be from their creation on."""
+        self.overruns = 0
+        """Writes for which there was no room."""
         self.is_scarred = False
-        """Bytes were damaged of which nothing tells what they were."""
+        """Bytes were damaged, and nothing shows what they were."""
         self.struck = 0
         """Errors that were met."""
 
@@ -275,12 +281,14 @@ class SimFiles(FileOps):
         """Write all of ``data``; a part of it when it fails."""
         opened = self._open[descriptor]
         at = len(opened.file.content) if opened.appends else opened.position[0]
+        self._find_room(opened, at + len(data))
         self._write(opened.file, data, at)
         opened.position[0] = at + len(data)
         return len(data)
 
     def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         """Write all of ``data`` at ``offset``; a part of it when it fails."""
+        self._find_room(self._open[descriptor], offset + len(data))
         self._write(self._open[descriptor].file, data, offset)
         return len(data)
 
@@ -304,6 +312,10 @@ class SimFiles(FileOps):
         """Cut or extend the file."""
         self._before(WRITE)
         self._open[descriptor].file.truncate(size)
+
+    def allocate(self, descriptor: int, size: int) -> None:
+        """Make the file ``size`` bytes long."""
+        self.truncate(descriptor, size)
 
     def forget_cached(self, descriptor: int) -> None:
         """Drop clean pages, so that the next read comes from the disk."""
@@ -357,8 +369,10 @@ class SimFiles(FileOps):
         return Place(path, 0, self._open[descriptor].file.number)
 
     def free_bytes(self, directory: Path) -> int:
-        """Plenty, unless the disk is full."""
+        """Plenty, unless the disk is full, or has little room."""
         del directory
+        if self.log_bytes_max is not None:
+            return max(0, self.log_bytes_max - self.log_bytes())
         return 0 if self.is_broken and self._code == errno.ENOSPC else FREE_BYTES
 
     def sync_directory(self, directory: Path) -> None:
@@ -370,7 +384,24 @@ class SimFiles(FileOps):
                 _rename(self._durable_names, change)
             self._changes = [c for c in self._changes if c.target.parent != directory]
 
+    def log_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(
+            len(file.content)
+            for path, file in self._names.items()
+            if file is not None and path.parent.name == LOG_DIRECTORY
+        )
+
     # --- inside -----------------------------------------------------------------------------------
+
+    def _find_room(self, opened: _Open, end: int) -> None:
+        """Fail a write that makes a segment longer than the disk has room for."""
+        if self.log_bytes_max is None or opened.path.parent.name != LOG_DIRECTORY:
+            return
+        more = end - len(opened.file.content)
+        if more > 0 and self.log_bytes() + more > self.log_bytes_max:
+            self.overruns += 1
+            raise _error(errno.ENOSPC, opened.path)
 
     def _before(self, operation: str) -> None:
         """Count an operation, and let it meet what waits for it."""

@@ -13,6 +13,7 @@ from raftstore.ports.scrub import LogDamage, LogVerifying
 from raftstore.protocol.records import Record
 from raftstore.storage.log.group_commit import Batch
 from raftstore.storage.log.index import offset_of, segment_of
+from raftstore.storage.log.mark import BOOT_BYTES
 from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.storage.log.segments import segment_path
 from raftstore.testing.log_truth import LogTruth
@@ -26,7 +27,7 @@ SETTINGS: Final = StorageSettings(segment_bytes=64 * KIB, log_cache_bytes=256 * 
 
 
 class _WatchedScrub:
-    """ports.LogVerifying: what it makes of damage is told to the truth."""
+    """ports.LogVerifying: what it makes of damage is reported to the truth."""
 
     def __init__(self, log: SimLog, verifying: LogVerifying) -> None:
         self._log = log
@@ -47,7 +48,7 @@ class _WatchedScrub:
 
 
 class SimLog(SegmentLog):
-    """MessageLog of one life of a simulated node; what it writes is told to ``truth``."""
+    """MessageLog of one life of a simulated node; what it writes is reported to ``truth``."""
 
     def __init__(
         self,
@@ -56,11 +57,16 @@ class SimLog(SegmentLog):
         store_uuid: bytes,
         settings: StorageSettings,
         reach: Callable[[str], None] = unwatched,
+        boot: bytes = bytes(BOOT_BYTES),
     ) -> None:
-        super().__init__(files, files.root, store_uuid, settings, reach=reach)
+        super().__init__(files, files.root, store_uuid, settings, reach=reach, boot=boot)
         self.files = files
         self.truth = truth
         self.verifying = _WatchedScrub(self, self.verifying)
+        self.flipped: dict[int, ChannelId] = {}
+        """Positions of records that were damaged while this life ran, and of which channel."""
+        self.covered_position = self._durable_position
+        """What is in front of it is in the mark, too: its loss is noticed in any case (S0.3)."""
 
     @classmethod
     def new(cls, seed: int = 0, settings: StorageSettings = SETTINGS) -> SimLog:
@@ -72,7 +78,7 @@ class SimLog(SegmentLog):
 
     def again(self) -> SimLog:
         """The next start on the same files; raises InvariantError if it finds what it must not."""
-        log = type(self)(self.files, self.truth, self._store_uuid, self._settings)
+        log = type(self)(self.files, self.truth, self._store_uuid, self._settings, boot=self._boot)
         self.truth.check(log)
         return log
 
@@ -121,6 +127,12 @@ class SimLog(SegmentLog):
         self.truth.dropped(operation, channel)
         return operation
 
+    def remove_replica(self, channel: ChannelId, number: int) -> int:
+        """As in production."""
+        operation = super().remove_replica(channel, number)
+        self.truth.removed(operation, channel, number)
+        return operation
+
     def completed(self, batch: Batch) -> int:
         """As in production."""
         operation = super().completed(batch)
@@ -130,12 +142,30 @@ class SimLog(SegmentLog):
     # --- for faults -------------------------------------------------------------------------------
 
     def holds_durably(self, channel: ChannelId, record: Record) -> bool:
-        """Whether the record is in the log and was told durable."""
+        """Whether the record is in the log and was reported durable."""
         index = self._channels.get(channel)
         if index is None or index.term_at(record.base_seq) != record.term:
             return False
-        at = index.locate(record.base_seq)  # of the last one that the base covers it tells a term
-        return at < len(index.positions) and index.positions[at] < self._durable_position
+        at = index.locate(record.base_seq)  # of the last one that the base covers it gives a term
+        if at >= len(index.positions) or index.positions[at] in self.flipped:
+            return False
+        return index.positions[at] < self._durable_position
+
+    @property
+    def durable_position(self) -> int:
+        """End of what was reported durable."""
+        return self._durable_position
+
+    def note_flip(self, channel: ChannelId, record: Record) -> None:
+        """A bit of the record flips while the log is open."""
+        index = self._channels[channel]
+        self.flipped[index.positions[index.locate(record.base_seq)]] = channel
+
+    @property
+    def has_flipped(self) -> bool:
+        """Whether a record that was damaged under this life is not given back or removed yet."""
+        indices = ((at, self._channels.get(channel)) for at, channel in self.flipped.items())
+        return any(index is not None and at in index.positions for at, index in indices)
 
     def knows(self, channel: ChannelId, record: Record) -> bool:
         """Whether the record is somewhere in the log, be it behind damage."""
@@ -144,22 +174,32 @@ class SimLog(SegmentLog):
         return any(part.term_at(record.base_seq) == record.term for part in parts)
 
     def is_whole(self, channel: ChannelId) -> bool:
-        """Whether it has the channel, and lacks nothing of what it promised there."""
+        """Whether it has the channel, lacks nothing of what it promised there, and will not find
+        that it does."""
         index = self._channels.get(channel)
-        return index is not None and index.is_whole
+        if index is None or not index.is_whole:
+            return False
+        return not any(
+            name == channel and at in index.positions for at, name in self.flipped.items()
+        )
 
     def draw_entry(
-        self, rng: random.Random, newest: int
+        self, rng: random.Random, newest: int, *, covered: bool = False
     ) -> tuple[ChannelId, Record, Path, int, int] | None:
         """Some durable record of the log, one of the ``newest`` of its channel unless that is 0:
-        its channel, itself, and the file, offset and length of its entry. None: there is none."""
+        its channel, itself, and the file, offset and length of its entry. None: there is none.
+
+        ``covered``: the mark has it, and it is as it was written.
+        """
         channels = [name for name in self.channels() if len(self._channels[name])]
         if not channels:
             return None
         channel = rng.choice(channels)
         index = self._channels[channel]
         at = rng.randrange(max(0, len(index) - newest) if newest else 0, len(index))
-        if index.positions[at] >= self._durable_position:
+        position = index.positions[at]
+        below = self.covered_position if covered else self._durable_position
+        if position >= below or position in self.flipped:
             return None
         return channel, self._record(channel, index, at), *self.entry_at(channel, at)
 

@@ -18,7 +18,7 @@ from raftstore.testing.sim_clock import Scheduler
 
 
 class SchedulerLoop:
-    """The loop of everything asynchronous in one world; what it lacks of a loop is not used."""
+    """The event loop of one world, with the methods of a loop that the client uses."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -73,7 +73,7 @@ class SchedulerLoop:
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """So many virtual seconds from now."""
+        """Call it so many virtual seconds from now."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -89,12 +89,12 @@ class SchedulerLoop:
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Nothing may be raised where nobody sees it: it ends the world."""
+        """Raise an exception that nobody awaits: it ends the world, instead of passing unseen."""
         error = context.get("exception")
         raise error if isinstance(error, Exception) else RuntimeError(str(context.get("message")))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Nothing: a cancelled handle is passed over when its time comes."""
+        """Do nothing: a cancelled handle is skipped when its time comes."""
 
     def _run(
         self,

@@ -35,6 +35,8 @@ FULL_LOOK_STEPS = 64
 """Every so many steps the oracle looks at all channels of the node, touched or not."""
 READ_MIN_MS, READ_MAX_MS = 0.05, 5.0
 """How long the thread of long reads takes for one."""
+WRITE_MS_MAX = 5.0
+"""How long it takes at most until the system has a group commit; then it is synced."""
 PAUSED_LOOK_MS = 50.0
 """How often a paused node is offered a broken connection."""
 
@@ -56,15 +58,15 @@ class SimNode:
         self.level = LEVEL
         """Of the version that is installed here; it changes while the node is down."""
         self.told: dict[NodeId, int] = {}
-        """Peer -> the level that it told on the last connection that this life made to it."""
-        self.crashes = 0
+        """Peer -> the level that it reported on the last connection that this life made to it."""
+        self.ends: list[tuple[float, str, str]] = []
+        """When, how ("crash": the power went, or "kill") and why its processes ended."""
         self._rng = cluster.rng
         # Of its own, so that a world without long reads is the world that it was.
         self._read_rng = random.Random(f"{cluster.options.seed}/{self.name}")
         self._turn_rng = random.Random(f"turns {cluster.options.seed}/{self.name}")
         self._is_in_turn = False
-        self._applying = False
-        self._reading = False
+        self._applying = self._reading = False
         self._timer_at: float | None = None
         self._heartbeats = 0
         self._steps = 0
@@ -80,11 +82,17 @@ class SimNode:
         """The node dies the next time it passes here."""
         self.is_dying = False
         """It passed there, and nothing it does before the present step ends reaches anybody."""
+        self.held_sends: list[tuple[Callable[..., None], tuple[object, ...]]] | None = None
         self.tables.reach = self.reach
         self.clock = self._new_clock()
         self.disk = SimDisk(self, cluster.scheduler)
 
     # --- life -------------------------------------------------------------------------------------
+
+    @property
+    def crashes(self) -> int:
+        """How often its process ended."""
+        return len(self.ends)
 
     @property
     def is_up(self) -> bool:
@@ -122,7 +130,7 @@ class SimNode:
             on_halt=self._halt,
             on_event=self._event,
             stall=self.disk.stall,
-            free_bytes=lambda: self.free_bytes,
+            free_bytes=self._free_bytes,
         )
         self.runner = WatchedRunner(identity, ports, self.settings)
         self.runner.start(self.clock.now_ms())
@@ -130,6 +138,12 @@ class SimNode:
         cluster.scheduler.after(0.0, self._heartbeat, self.incarnation)
         cluster.node_connected(self.node)
         return True
+
+    def _free_bytes(self) -> int | None:
+        if self.cluster.options.full_disk_percent:
+            files = self.store.files
+            return files.free_bytes(files.root)
+        return self.free_bytes
 
     def _open_store(self) -> bool:
         """Start as a real node does with log and tables; False: it failed."""
@@ -150,7 +164,7 @@ class SimNode:
 
     @property
     def log(self) -> SimLog:
-        """Of the present process, or of the last one."""
+        """The log of the present process, or of the last one."""
         return self.store.log
 
     def crash(self, why: str) -> None:
@@ -221,14 +235,14 @@ class SimNode:
         return self.runner is None
 
     def _has_died(self) -> bool:
-        """It passed its failpoint: nothing more happens here."""
+        """Note that it passed its failpoint: nothing more happens here."""
         if self.is_dying:
             self.kill("failpoint")
         return self.runner is None
 
     def _die(self, how: str, why: str) -> None:
         self.runner = None
-        self.crashes += 1
+        self.ends.append((self.cluster.scheduler.now_ms, how, why))
         self.is_paused = self.is_dying = False
         self._held = []
         self.cluster.trace(how, node=self.name, why=why)
@@ -257,7 +271,7 @@ class SimNode:
         self._enter_turn(runner)
         runner.on_peer_message(sender, message, now, now)
         if type(message) is Heartbeat and not runner.looked_at:
-            return  # only when somebody was heard last has changed, and no timer with it
+            return  # only the time of a peer's last sign has changed, and no timer with it
         self._after_step()
         if is_sync:
             self._ends_here("catch-up.after-store")
@@ -352,10 +366,13 @@ class SimNode:
             self.cluster.options.sync_min_ms, self.cluster.options.sync_max_ms
         )
         delay += self.extra_sync_ms
+        if batch.is_awaited:
+            after_ms = self._rng.uniform(0.0, min(delay, WRITE_MS_MAX))
+            self.cluster.scheduler.after(after_ms, self._written, self.incarnation, batch)
         self.cluster.scheduler.after(delay, self.sync_completed, self.incarnation, batch)
 
     def told_of_disk(self, stall: StorageStall | None) -> None:
-        """The watchdog tells that the disk hangs, or goes on."""
+        """The watchdog reports that the disk hangs, or goes on."""
         if self.runner is not None and not self._waits(self.told_of_disk, stall):
             self.runner.on_storage_stalled(stall, self.clock.now_ms())
             self._after_step()
@@ -374,10 +391,23 @@ class SimNode:
             after = self.cluster.scheduler.after
             after(IDLE_MARK_S * 1_000, self._mark_when_idle, incarnation, self.store.commits)
 
+    def _written(self, incarnation: int, batch: Batch) -> None:
+        """The log writer has handed a group commit to the system (S0.6), unless the disk hangs."""
+        if incarnation != self.incarnation or self.runner is None or batch is not self.store.batch:
+            return
+        if self.is_paused and self._waits(self._written, incarnation, batch):
+            return
+        if not self.disk.is_hanging and self._does(self.store.write, batch):
+            self.runner.on_log_written(batch.operation, self.clock.now_ms())
+            self._after_step()
+
     def _commit(self, batch: Batch | None) -> bool:
         """Do what the log writer's thread does; False when the node ended meanwhile."""
+        return self._does(self.store.commit, batch)
+
+    def _does(self, step: Callable[[Any], None], batch: Batch | None) -> bool:
         try:
-            self.store.commit(batch)
+            step(batch)
         except ProcessEndedError:
             self.kill("failpoint")
             return False

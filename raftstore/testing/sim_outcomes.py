@@ -1,4 +1,4 @@
-"""Counts of what the clients of a simulated world were told."""
+"""Counts of the answers that the clients of a simulated world got."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The production publisher in a simulated world: its links, its loop, and who tells it of leaders.
+"""The production publisher in a simulated world: its links, its loop, and where it learns of
+leaders.
 
 What a write is, when it is sent again and what its outcome is (``raftstore.client.writes``) is
 decided by the code that real clients run. A link is open while the node lives that it was made to;
@@ -42,7 +43,7 @@ RESET_MS: Final = 30_000.0
 Deliver = Callable[[NodeId, PubMsg], None]
 """Puts an attempt for a node on the network."""
 OnEnd = Callable[[PubAck | RequestError], None]
-"""Told the outcome of a write, once."""
+"""Called with the outcome of a write, once."""
 _Begin = Callable[[], Coroutine[Any, Any, PubAck]]
 
 
@@ -108,7 +109,7 @@ class WorldTopology(Topology):
         self._cluster = cluster
 
     def replicas_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
-        """Of every channel the same: payloads go to nodes that have no replica, too."""
+        """All nodes, of every channel: payloads go to nodes that have no replica, too."""
         del channel
         return tuple(self._cluster.node_ids)
 
@@ -187,8 +188,8 @@ class SimPublisher:
         return not self._tasks
 
     def publish(self, write: Write, within_ms: float, on_end: OnEnd) -> asyncio.Task[None]:
-        """Publish a record; ``on_end`` is told its outcome within that time, unless the task is
-        cancelled or the process ends before."""
+        """Publish a record; ``on_end`` is called with its outcome within that time, unless the task
+        is cancelled or the process ends before."""
         deadline_ms = int(self._cluster.scheduler.now_ms + within_ms)
         self._guide.follow(write.channel)
         return self._begin(partial(self._publisher.publish, write, deadline_ms), on_end)
@@ -206,7 +207,7 @@ class SimPublisher:
                 self._publisher.on_publish_answer(sender, message)
 
     def end(self) -> None:
-        """The process ends: nobody is told anything any more, and nothing is sent."""
+        """The process ends: no outcome is reported any more, and nothing is sent."""
         if self._is_gone:
             return
         self._is_gone = True

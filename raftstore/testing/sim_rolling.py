@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from raftstore.config import LEVEL
-from raftstore.policy.levels import LIFETIME_LEVEL, REFILL_LEVEL, SNAPSHOT_LEVEL
+from raftstore.policy.levels import LIFETIME_LEVEL, REFILL_LEVEL, SNAPSHOT_LEVEL, TRIM_LEVEL
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -27,7 +27,7 @@ BETWEEN_NODES_MS: Final = (100.0, 700.0)
 
 
 class RollingUpgrades:
-    """Installs other versions on one node after the other, up and down, until told to stop."""
+    """Installs other versions on one node after the other, up and down, until it is stopped."""
 
     def __init__(self, cluster: SimCluster, boot: Callable[[SimNode], None]) -> None:
         """``boot``: starts a node that is down, again and again until it is up."""
@@ -36,23 +36,26 @@ class RollingUpgrades:
         # Of its own, so that worlds without upgrades stay as they are.
         self._rng = random.Random(f"levels {cluster.options.seed}")
         options = cluster.options
-        self._lowest = 0
+        self._lowest, self._highest = 0, LEVEL
         if options.jobs or options.many_bounds:
             self._lowest = 1  # what was written at level 1 stops a node of level 0
         if options.damage_percent or options.flip_percent:
             self._lowest = REFILL_LEVEL  # older versions lose what is behind a hole, as is known
         if options.retention:
             self._lowest = SNAPSHOT_LEVEL  # a log that was trimmed is refused by older versions
+            # At the level of records that trim outcomes all soon have one: it comes last.
+            self._highest = TRIM_LEVEL - 1
         if options.ttl_percent:
             self._lowest = LIFETIME_LEVEL  # and so are records of rows that expire
-        self._target = LEVEL
+        self._target = self._highest
+        self._is_trimmed = options.retention
         self._waiting: list[SimNode] = []
         self.directions = 0
         """How often all nodes were brought to another level."""
         self.kinds: dict[str, int] = {}
         """Restarts of nodes as another version, by direction."""
         self.is_stopped = False
-        level = self._rng.randrange(LEVEL)
+        level = self._rng.randrange(self._highest)
         for node in cluster.nodes.values():
             node.level = level
 
@@ -63,7 +66,7 @@ class RollingUpgrades:
 
     def start(self) -> None:
         """Begin upwards, after a moment."""
-        self._begin_direction(LEVEL)
+        self._begin_direction(self._highest)
 
     def stop(self) -> None:
         """Install nothing more; the levels stay as they are, several of them at once maybe."""
@@ -83,9 +86,13 @@ class RollingUpgrades:
             self._stop_node(self._waiting.pop())
             return
         self.directions += 1
-        is_up = self._target == LEVEL
-        down = self._rng.randrange(self._lowest, LEVEL) if self._lowest < LEVEL else LEVEL
-        self._begin_direction(down if is_up else LEVEL)
+        if self.is_done:
+            self._highest = LEVEL
+            self._lowest = max(self._lowest, TRIM_LEVEL if self._is_trimmed else 0)
+        lowest, highest = self._lowest, self._highest
+        is_up = self._target == highest
+        down = self._rng.randrange(lowest, highest) if lowest < highest else highest
+        self._begin_direction(down if is_up else highest)
 
     def _stop_node(self, node: SimNode) -> None:
         """As an operator does, by a hand-over first, or as a machine that restarts."""

@@ -27,7 +27,7 @@ class SimIds:
 
 
 class WatchedRunner(NodeRunner):
-    """The production node; it also tells which channels its last step may have changed."""
+    """The production node; it also reports which channels its last step may have changed."""
 
     def __init__(self, identity: NodeIdentity, ports: NodePorts, settings: NodeSettings) -> None:
         self.looked_at: dict[ChannelId, None] = {}

@@ -24,6 +24,7 @@ from raftstore.ports.tables import (
     BarrierDone,
     Conflicts,
     Counted,
+    ExpiryPage,
     FoundRows,
     MergeDone,
     MergeStep,
@@ -39,7 +40,7 @@ from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.keys import MARKER, encode_applied
 from raftstore.storage.tables.pieces import Change, index_of_row, rows_of_piece
-from raftstore.testing.sim_contents import SimContents
+from raftstore.testing.sim_contents import SimContents, is_sealed
 from raftstore.testing.sim_copies import SimCopies, SimCopy, Staged
 from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
@@ -114,6 +115,19 @@ class SimSnapshot:
         is_full = len(keys) == limit
         return Counted(len(keys), keys[-1] + b"\0" if is_full else None)
 
+    def has_lifetimes(self) -> bool:
+        """Whether any row of the channel ever had an expiry."""
+        return channel_time(self._contents.state.get) > 0
+
+    def expiries(self, start: bytes, stop: bytes, limit: int) -> ExpiryPage:
+        """When the rows of [start, stop) expire that have not; at most ``limit`` rows are read."""
+        self._check()
+        keys = self._contents.keys_between(start, stop)
+        shown = set(self._contents.shown_between(start, stop))
+        rows = ((key, self._contents.rows[key].expires_ms) for key in keys[:limit] if key in shown)
+        found = [(key, expires_ms) for key, expires_ms in rows if expires_ms]
+        return ExpiryPage(found, keys[limit] if len(keys) > limit else b"")
+
     def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
         """All that the table consists of behind the key ``after``, each checked."""
         self._check()
@@ -126,7 +140,7 @@ class SimSnapshot:
         return CopyPage(found, more=False)
 
     def verify(self, after: bytes | None, bytes_max: int) -> TableStep:
-        """Read and check what is behind the key ``after``; damage is told and stops nothing."""
+        """Read and check what is behind the key ``after``; damage is reported and stops nothing."""
         try:
             page = self.copy_page(after, bytes_max)
         except CorruptRecordError as error:
@@ -186,7 +200,7 @@ class SimTables:
         self._copies = SimCopies()
         self._copied: dict[ChannelId, History] = {}
         self.reach: Callable[[str], bool] = nobody_dies
-        """Told the name of each failpoint passed; True when the node died there."""
+        """Called with the name of each failpoint passed; True when the node died there."""
 
     # --- TableStore -------------------------------------------------------------------------------
 
@@ -379,6 +393,11 @@ class SimTables:
         self._copies.forget(channel)
         self._queue = deque(job for job in self._queue if job[0] != channel)
 
+    def is_leaving(self, channel: ChannelId) -> bool:
+        """Never: everything goes at once."""
+        del channel
+        return False
+
     def queued_bytes(self) -> int:
         """None that count: what is queued is applied before long."""
         return 0
@@ -398,7 +417,7 @@ class SimTables:
         return bool(self._queue)
 
     def apply_next(self) -> tuple[ChannelId, Seq, Conflicts, Answers]:
-        """Apply what one call queued; return what ``on_applied`` is told."""
+        """Apply what one call queued; return what ``on_applied`` is called with."""
         channel, job = self._queue.popleft()
         table = self._tables[channel]
         if isinstance(job, Piece):
@@ -419,7 +438,7 @@ class SimTables:
         return bool(self._reads)
 
     def read_next(self) -> ReadDone:
-        """Do the read that was started first; return what ``on_read`` is told."""
+        """Do the read that was started first; return what ``on_read`` is called with."""
         return self._reads.popleft()()
 
     @property
@@ -508,6 +527,20 @@ class SimTables:
         self._copied.clear()
         for table in self._tables.values():
             table.clear()
+
+    def is_intact(self, channel: ChannelId) -> bool:
+        """Whether every row matches its checksum."""
+        return all(is_sealed(row) for row in self._tables[channel].rows.values())
+
+    def stored_keys(self, channel: ChannelId) -> list[bytes]:
+        """Keys of all rows, in order."""
+        return self._tables[channel].keys_in_order()
+
+    def reset_damaged(self) -> None:
+        """Between a crash and the restart: damaged tables are put aside, as LevelDB's are."""
+        for channel in self.stored_channels():
+            if not self.is_intact(channel):
+                self.reset_channel(channel)
 
     def corrupt(self, channel: ChannelId, key: bytes) -> None:
         """Flip a bit of a stored value; reading it raises CorruptRecordError."""

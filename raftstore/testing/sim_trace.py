@@ -1,4 +1,5 @@
-"""The trace of a simulated world: every event enters a digest, the telling ones are kept.
+"""The trace of a simulated world: every event enters a digest, the ones that explain a run are
+kept.
 
 Nothing is formatted before somebody asks for lines or for the digest, so that a world without a
 violation pays next to nothing for being traced.

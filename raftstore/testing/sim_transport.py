@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from raftstore.protocol.message import Message
@@ -11,10 +12,11 @@ from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_clock import DriftingClock
 from raftstore.testing.sim_host import SimHost
 from raftstore.testing.sim_levels import is_readable
+from raftstore.transport.handshake import TO_ACCEPTOR, Purpose
 from raftstore.types import NodeId
 
 ROUNDING_MS: Final = 2
-"""Clocks are read in whole milliseconds, when an age began and when it was told."""
+"""Clocks are read in whole milliseconds, when an age began and when it was reported."""
 
 
 class Sender(Protocol):
@@ -31,10 +33,13 @@ class Sender(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """It lives now."""
+        """Whether it lives now."""
+
+    held_sends: list[tuple[Callable[..., None], tuple[object, ...]]] | None
+    """What leaves when the present step has ended well; None: at once."""
 
     def reach(self, failpoint: str) -> bool:
-        """It passes a named place; True when it dies there."""
+        """Pass a named place; True when it dies there."""
 
 
 class SimTransport:
@@ -47,7 +52,17 @@ class SimTransport:
 
     def send(self, to: NodeId, message: Message) -> None:
         """Bulk lane."""
+        self._send_over(Purpose.PEER, to, message)
+
+    def send_control(self, to: NodeId, message: Message) -> None:
+        """Control lane; the simulated network treats both alike."""
+        self._send_over(Purpose.CONTROL, to, message)
+
+    def _send_over(self, purpose: Purpose, to: NodeId, message: Message) -> None:
         node = self._node
+        if type(message) not in TO_ACCEPTOR[purpose]:
+            text = f"a {type(message).__name__} would end a connection of purpose {purpose.value}"
+            raise InvariantError(text)
         if not is_readable(message, node.level):
             return  # a version of this level does not know what it would say
         self._check_level(to, message)
@@ -57,10 +72,7 @@ class SimTransport:
         if node.failpoint is not None and acks:
             self._send_ack(to, message)
         elif node.incarnation == self._life and node.is_up and not node.is_dying:
-            self._network.send(node.node, to, message)
-
-    send_control = send
-    """Control lane; the simulated network treats both alike."""
+            self._emit(self._network.send, node.node, to, message)
 
     def reply(self, client: int, message: Message) -> None:
         """Answer a simulated client."""
@@ -71,14 +83,15 @@ class SimTransport:
                 # What is found for several requests of a turn leaves at its end.
                 for found in message.found:
                     self._served(found.served, self._node.cluster.options.turn_max_ms)
-            self._node.cluster.send_to_client(self._node.node, client, message)
+            self._emit(self._node.cluster.send_to_client, self._node.node, client, message)
 
     def end_client(self, client: int, reason: str) -> None:
         """Nothing that a simulated client sends asks for that."""
         raise AssertionError(f"simulated clients are right, but {client} was cut off: {reason}")
 
     def _served(self, served: Served, turn_ms: float) -> None:
-        """It was read within ``turn_ms`` before now, and tells whole milliseconds."""
+        """Check an answer that was read within ``turn_ms`` before now, and reports whole
+        milliseconds."""
 
         def as_of_ms(age_ms: int) -> float:
             clock = self._node.clock
@@ -86,15 +99,22 @@ class SimTransport:
 
         self._node.cluster.oracle.on_served(served.channel, served, as_of_ms)
 
+    def _emit(self, send: Callable[..., None], *arguments: object) -> None:
+        held = self._node.held_sends
+        if held is None:
+            send(*arguments)
+        else:
+            held.append((send, arguments))
+
     def _send_ack(self, to: NodeId, ack: Message) -> None:
         node = self._node
         node.reach("ack.before-send")
         if self._may_send():
-            node.cluster.network.send(node.node, to, ack)
+            self._emit(node.cluster.network.send, node.node, to, ack)
         node.reach("ack.after-send")
 
     def _check_level(self, to: NodeId, message: Message) -> None:
-        """The peer reads it, as far as it told on the connection that would carry it."""
+        """The peer reads it, as far as it reported on the connection that would carry it."""
         told = self._node.told.get(to)
         if told is not None and not is_readable(message, told) and self._may_send():
             text = (

@@ -91,7 +91,7 @@ class SimWriter:
     def _new_write(self, channel: ChannelId) -> Write:
         rng, options = self._rng, self._cluster.options
         self._counter += 1
-        value = rng.randbytes(20)
+        value = rng.randbytes(options.value_bytes)
         if options.many_bounds and self._counter % 8 == 0:
             # Each one again, as replays are.
             payload = encode_mark(self.name, self._counter // 16)
@@ -170,6 +170,8 @@ class SimWriter:
 
     def _know(self, ack: PubAck) -> None:
         """Read at the position of a write what a next condition may expect."""
+        if not self._cluster.options.conditional_percent:
+            return
         truth = self._cluster.oracle.truth(ack.channel)
         for key in truth.versions:
             self._known_seq[key] = truth.value_at(key, ack.last_seq)[0]

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from raftstore.config import NodeSettings
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.last_copies import last_copy_taken
+from raftstore.testing.leader_counts import LeaderCounts
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_batches import BatchOracle, SimJob
@@ -68,9 +70,9 @@ class Verdict:
 class Simulation:
     """Runs one world."""
 
-    def __init__(self, options: SimOptions) -> None:
+    def __init__(self, options: SimOptions, settings: NodeSettings | None = None) -> None:
         self.options = options
-        self.cluster = SimCluster(options)
+        self.cluster = SimCluster(options, settings)
         self.outcomes = Outcomes()
         self.nemesis = Nemesis(self.cluster, options)
         self.upgrades: RollingUpgrades | None = None
@@ -87,6 +89,7 @@ class Simulation:
             SimJob(self.cluster, index, self.batches, self.outcomes)
             for index in range(options.jobs)
         ]
+        self.leader_counts = LeaderCounts(self.cluster)
         self._leader_after: float | None = None
         self._converged_after: float | None = None
 
@@ -95,7 +98,7 @@ class Simulation:
         started = time.process_time()
         violation = void = None
         try:
-            self._birth()
+            self.begin()
             self._safety()
             self._liveness()
         except InvariantError as error:
@@ -126,7 +129,8 @@ class Simulation:
     def _clients(self) -> list[SimWriter | SimReader | SimJob]:
         return [*self.writers, *self.readers, *self.jobs]
 
-    def _birth(self) -> None:
+    def begin(self) -> None:
+        """Start the nodes and create the table."""
         cluster = self.cluster
         cluster.start()
         cluster.create_table(self.options.partitions)
@@ -168,6 +172,7 @@ class Simulation:
         if self.upgrades is not None:
             self.upgrades.stop()
         self.nemesis.heal()
+        self._check_disks()
         for client in self._clients():
             client.is_stopped = True
         healed = cluster.scheduler.now_ms
@@ -186,9 +191,18 @@ class Simulation:
         self._converged_after = cluster.scheduler.now_ms - healed
         cluster.check_final()
         self._expire()
+        if self.options.even_leaders:
+            self.leader_counts.check_even()
         self._use()
         cluster.check_final()
         self.batches.check_final()
+
+    def _check_disks(self) -> None:
+        """GAP-13: a node notices in time that its disk fills up."""
+        for node in self.cluster.nodes.values():
+            if node.store.files.overruns:
+                message = f"GAP-13: {node.name} wrote until its disk was full, which ended it"
+                raise InvariantError(message)
 
     def _expire(self) -> None:
         """Rows that are due expire when leaders are there and clocks are right, on all nodes."""

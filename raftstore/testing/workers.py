@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 
 class Workers:
-    """So many processes, ended at once when the block is left, whatever they are doing."""
+    """A number of processes, ended at once when the block is left, whatever they are doing."""
 
     def __init__(self, jobs: int) -> None:
         # Spawn, never fork: a fork of a process with an open LevelDB hangs.
@@ -72,5 +72,5 @@ def _lost() -> RaftstoreError:
 
 
 def _leave_ctrl_c() -> None:
-    """The process that started this one hears Ctrl-C too, and ends this one."""
+    """The process that started this one gets Ctrl-C too, and ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

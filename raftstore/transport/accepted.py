@@ -11,7 +11,13 @@ from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hello
 from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.dialer import SILENCE_MS
-from raftstore.transport.handshake import TO_ACCEPTOR, Identity, Purpose, Refusal
+from raftstore.transport.handshake import (
+    TO_ACCEPTOR,
+    GoodbyeCode,
+    Identity,
+    Purpose,
+    Refusal,
+)
 from raftstore.transport.version_notes import VersionNotes
 from raftstore.types import NodeId
 
@@ -55,6 +61,12 @@ class AcceptedPeers:
             accepted,
         )
         assert isinstance(connection, FramedProtocol)
+
+    def end(self, peer: NodeId) -> None:
+        """The peer has left the cluster: end what it has open."""
+        for connection, other in tuple(self._connections.items()):
+            if other == peer:
+                connection.close(GoodbyeCode.RETIRED, f"{peer} was retired from the cluster")
 
     async def close(self) -> None:
         """Close every connection."""

@@ -50,7 +50,8 @@ class FileReserve:
 
 
 class Acceptor:
-    """Accepts on the running loop. ``name`` tells the ports of a node apart in logs and metrics."""
+    """Accepts on the running loop. ``name`` distinguishes the ports of a node in logs and
+    metrics."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class HeldBytes(Generic[HolderT]):
         now_s: Callable[[], float],
         end: Callable[[HolderT], None],
     ) -> None:
-        """``bytes_of`` tells what a connection holds now; ``end`` ends one, which holds nothing
+        """``bytes_of`` returns what a connection holds now; ``end`` ends one, which holds nothing
         then."""
         self._bytes_max = bytes_max
         self._bytes_of = bytes_of
@@ -60,7 +60,7 @@ class HeldBytes(Generic[HolderT]):
             self._end(worst)
 
     def forget(self, holder: HolderT) -> None:
-        """It is gone."""
+        """Forget a connection that is gone."""
         held, _ = self._held.pop(holder, (0, 0.0))
         self.total -= held
 

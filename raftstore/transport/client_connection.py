@@ -147,7 +147,7 @@ class ClientConnection:
         self.send_frame(encode_frame_of(message))
 
     def send_frame(self, frame: bytes) -> None:
-        """Queue an encoded frame (``wire.codec.encode_frame_of``; encode once, send to many).
+        """Queue an encoded frame (``protocol.codec.encode_frame_of``; encode once, send to many).
 
         Raises ConnectionLostError if the connection ended and OverloadedError if ``can_send`` was
         ignored for too long; in both cases nothing of the frame was or will be sent.
@@ -163,7 +163,7 @@ class ClientConnection:
         """Wait until ``can_send``; ConnectionLostError when the connection ends meanwhile."""
         while True:
             connection = self._live()
-            connection.write_queued()  # what is too much now waits for the socket, which tells
+            connection.write_queued()  # what is too much now waits for the socket, which reports it
             if connection.is_writable:
                 return
             self._drained.clear()
@@ -219,7 +219,7 @@ class ClientConnection:
         return False
 
     def on_closed(self, connection: FramedProtocol) -> None:
-        """Tell the client, unless it wanted this or was never given the connection."""
+        """Notify the client, unless it wanted this or was never given the connection."""
         self._drained.set()
         if self._is_announced and not self._is_closed_by_us:
             self._on_lost(_lost(self.endpoint, connection.reason))

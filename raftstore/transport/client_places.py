@@ -42,12 +42,12 @@ class Places:
         return len(self._taken) >= self.places_max
 
     def take(self, handle: int, connection: FramedProtocol) -> None:
-        """It has a place from now on."""
+        """Give a client a place from now on."""
         self._taken[handle] = connection
         heapq.heappush(self._silent, (connection.heard_s, handle))
 
     def give(self, handle: int) -> None:
-        """It is gone."""
+        """Take the place of a client back that is gone."""
         self._taken.pop(handle, None)
         if len(self._silent) > LOOKED_AT_MAX + 2 * len(self._taken):
             self._silent = [each for each in self._silent if each[1] in self._taken]
@@ -77,7 +77,7 @@ class Places:
         return None
 
     def idle_since(self, before_s: float) -> list[int]:
-        """Those that said nothing since then, and wait for nothing."""
+        """Clients that said nothing since then, and wait for nothing."""
         return [
             handle
             for handle, connection in self._taken.items()

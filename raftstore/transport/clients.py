@@ -44,7 +44,7 @@ UNREAD_BYTES: Final = 16 * KIB
 TAKEN_AT_ONCE: Final = 64
 """Messages of one client that are taken before others have their turn."""
 REST_S: Final = 0.25
-"""A client that was told to ask less is not heard for so long: refusing costs, too."""
+"""A client that was asked to send less is not read for so long: refusing costs, too."""
 SWEEP_S: Final = 1.0
 """Between two looks for frames and connections that have waited too long."""
 
@@ -70,7 +70,8 @@ class AcceptedClients:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         flushes: FlushQueue | None = None,
     ) -> None:
-        """``waits`` tells whether a client waits for something; ``flushes``: who writes answers."""
+        """``waits`` returns whether a client waits for something; ``flushes``: who writes
+        answers."""
         self._settings = settings
         self._on_message = on_message
         self._on_gone = on_gone
@@ -158,7 +159,7 @@ class AcceptedClients:
             )
 
     def rest(self, handle: int) -> None:
-        """Hear a client later, whose message was refused just now since it asks too much."""
+        """Read a client later, whose message was refused just now since it asks too much."""
         connection = self._by_handle.get(handle)
         if connection is not None:
             connection.rest(REST_S)
@@ -196,7 +197,7 @@ class AcceptedClients:
     # --- how many, how much, how long -------------------------------------------------------------
 
     def _is_idle(self, handle: int, connection: FramedProtocol) -> bool:
-        """It asks nothing, waits for nothing, and has taken all of its answers."""
+        """Whether a client asks nothing, waits for nothing, and has taken all of its answers."""
         return not (connection.partial_bytes or connection.queued_bytes or self._waits(handle))
 
     def _has_place(self, places: Places) -> bool:
@@ -230,7 +231,7 @@ class AcceptedClients:
         connection.close(GoodbyeCode.SLOW_FRAME, text)
 
     def _end_unread(self, connection: FramedProtocol) -> None:
-        # What waits for it must go at once, and a Goodbye would wait behind it.
+        # Its answers have to leave memory at once; a Goodbye would wait behind them.
         self._ended[GoodbyeCode.SLOW_CLIENT] += 1
         logger.warning(
             "slow client",
@@ -315,7 +316,7 @@ class AcceptedClients:
         self._forget(connection)
 
     def on_writable(self, connection: FramedProtocol) -> None:
-        """It has taken its answers."""
+        """Go on with a client that has taken its answers."""
         self._unread.forget(connection)
 
     def on_unwritable(self, connection: FramedProtocol) -> None:

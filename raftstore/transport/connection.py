@@ -2,7 +2,7 @@
 
 States: a dialled connection is OPENING until the other side's Hello was accepted; an accepted one
 is OPEN from the start, since its Hello was read before. CLOSING means that a Goodbye was said or
-heard: nothing is taken or sent any more. Every connection ends with exactly one ``on_closed``.
+received: nothing is taken or sent any more. Every connection ends with exactly one ``on_closed``.
 """
 
 from __future__ import annotations
@@ -166,6 +166,8 @@ class FramedProtocol(asyncio.Protocol):
         self._queue_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._has_paused = False
+        """Nothing is read, until it is taken up again here."""
 
     # --- sending ---
 
@@ -222,7 +224,7 @@ class FramedProtocol(asyncio.Protocol):
         self._queue = []
         self._queue_bytes = 0
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+            self._transport.write(b"".join(frames))  # one by itself is not copied
 
     def pause_reading(self) -> None:
         """Stop taking bytes: the sender meets a full socket (back-pressure)."""
@@ -245,8 +247,10 @@ class FramedProtocol(asyncio.Protocol):
         # What was received and not taken yet is taken first, so that it does not grow.
         is_wanted = self._is_ending() or not (self._is_stopped or self._waker is not None)
         if is_wanted and not transport.is_reading():
+            self._has_paused = False
             transport.resume_reading()
         elif not is_wanted and transport.is_reading():
+            self._has_paused = True
             transport.pause_reading()
 
     # --- ending ---
@@ -313,15 +317,17 @@ class FramedProtocol(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._is_ending():
+        state = self.state
+        if state is State.CLOSING or state is State.CLOSED:
             return
         self.heard_s = time.monotonic()
+        buffer = self._buffer
         try:
-            bodies = self._buffer.feed(data)
+            bodies = buffer.feed(data)
         except RemoteProtocolError as error:
             self._refuse(error)
             return
-        if self._was_partial or self._buffer.partial_bytes:
+        if self._was_partial or buffer.partial:
             self._tell_partial(is_new=bool(bodies))
             if self._is_ending():
                 return
@@ -406,8 +412,13 @@ class FramedProtocol(asyncio.Protocol):
         """Take messages, a bounded number in one turn: others have theirs in between."""
         self._waker = None
         self._rest_s = 0.0
-        self._take_all()
-        if self.reason is not None:  # a Goodbye was said or heard meanwhile
+        pending, left = self._pending, self._taken_at_once
+        while pending and left:
+            left -= 1
+            self._take_body(pending.popleft())
+            if self.reason is not None or self._rest_s:
+                break
+        if self.reason is not None:  # a Goodbye was sent or received meanwhile
             self._pending.clear()
         elif self._pending or self._rest_s:
             self._waker = self._loop.call_later(self._rest_s, self._take_some)
@@ -415,15 +426,9 @@ class FramedProtocol(asyncio.Protocol):
             self._tell_partial(is_new=False)
         elif self._buffer.failure is not None:
             self._refuse(self._buffer.failure)
-        elif not self.is_reading:
+        elif self._has_paused:
             self._update_reading()
             self._tell_partial(is_new=True)  # it could not go on meanwhile
-
-    def _take_all(self) -> None:
-        for _ in range(min(self._taken_at_once, len(self._pending))):
-            self._take_body(self._pending.popleft())
-            if self.reason is not None or self._rest_s:
-                return
 
     def _take(self, message: Message, frame_bytes: int) -> None:
         if self.state is State.OPEN and type(message) in self._accepts:

@@ -33,9 +33,9 @@ NOTHING_EXPECTED: Final[Expected] = {}
 _News = deque[tuple[Callable[..., None], tuple[object, ...]]]
 
 TOLD_AT_ONCE: Final = 64
-"""Messages that the main loop hears of in one turn; others of its work come in between. Who lives
-it hears first: elections of a thousand channels are minutes of its time, and a heartbeat that waits
-behind them is a missed one, which makes more elections, without end."""
+"""Messages that the main loop gets in one turn; others of its work come in between. Signs
+of life come first: elections of a thousand channels are minutes of its time, and a heartbeat that
+waits behind them is a missed one, which makes more elections, without end."""
 SIGNS_MAX: Final = 4_096
 """Signs of life and losses that wait for the main loop, the newest; a window has fewer unless the
 cluster has hundreds of nodes. A loss that is forgotten is found by the silence that follows."""
@@ -46,7 +46,7 @@ _READING_TURNS: Final = 2
 class ControlLoop:
     """Owned by the main loop; methods say where they run."""
 
-    def __init__(  # noqa: PLR0913 - two sides that tell each other things
+    def __init__(  # noqa: PLR0913 - two sides that call each other
         self,
         identity: Identity,
         transport: TransportSettings,
@@ -81,14 +81,14 @@ class ControlLoop:
         self._last_message: Message | None = None
         self._last_frame = b""
         self._is_woken = False
-        """The control loop was told of ``_outgoing`` and has not looked yet."""
+        """The control loop was notified of ``_outgoing`` and has not looked yet."""
         self._news: _News = deque()
         self._signs: _News = deque(maxlen=SIGNS_MAX)
-        """News of who lives, heartbeats and losses in their order: told before all others."""
+        """News of who lives, heartbeats and losses in their order: handed on before all others."""
         self._is_telling = False
-        """The main loop was told of these and has not looked yet."""
+        """The main loop was notified of these and has not looked yet."""
         self._listened: tuple[int, int] | None = None
-        """Every sign that had come by the first is in ``_signs``, or was told."""
+        """Every sign that had come by the first is in ``_signs``, or was handed on."""
         self._lates: deque[tuple[int, int]] = deque()
         """When heartbeats of the last window left, and how late."""
         self._counter = 0
@@ -107,6 +107,10 @@ class ControlLoop:
         """Dial these peers at these addresses, besides those named earlier."""
         self._loop.call_soon_threadsafe(self._set_peers, dict(endpoints))
 
+    def end_peer(self, peer: NodeId) -> None:
+        """The peer has left the cluster: dial it no more, and end what is open."""
+        self._loop.call_soon_threadsafe(self._end_peer, peer)
+
     def set_content(
         self, content: Mapping[NodeId, tuple[bytes, bool]], expected: Expected = NOTHING_EXPECTED
     ) -> None:
@@ -117,11 +121,11 @@ class ControlLoop:
         self._progress_ms = self._now_ms()
 
     def expect_nothing(self) -> None:
-        """A peer was lost: whatever a heartbeat says is news until it is told what is none."""
+        """A peer was lost: whatever a heartbeat says is news until ``expect`` says what is none."""
         self._expected = NOTHING_EXPECTED
 
     def tell_signs(self) -> None:
-        """Tell all that came of who lives, before something else is told of it."""
+        """Hand on all that came of who lives, before something else of it is handed on."""
         while self._signs:
             tell, args = self._signs.popleft()
             tell(*args)
@@ -234,6 +238,17 @@ class ControlLoop:
                 on_lost=self._lost,
             )
 
+    def _end_peer(self, peer: NodeId) -> None:
+        if self._accepted is None:  # asked before the loop's first turn
+            self._loop.call_soon(self._end_peer, peer)
+            return
+        self._accepted.end(peer)
+        dialer = self._dialers.pop(peer, None)
+        if dialer is not None:
+            task = self._loop.create_task(dialer.close())
+            self._adopting[task] = None
+            task.add_done_callback(self._adopted)
+
     def _send(self) -> None:
         self._is_woken = False  # before looking: what is put there from now on wakes again
         while self._outgoing:
@@ -263,7 +278,7 @@ class ControlLoop:
         now_ms = self._now_ms()
         is_sign = type(message) is Heartbeat
         if is_sign and self._says_nothing_new(peer, message):
-            # Told with the next report of having listened: it costs the main loop no turn of its
+            # Goes with the next report of having listened: it costs the main loop no turn of its
             # own.
             self._signs.append((self._tell_message, (peer, message, now_ms)))
         elif is_sign or not self._is_stalled(now_ms):

@@ -51,7 +51,7 @@ def tell_failure(task: asyncio.Task[None]) -> None:
 class Dialer:
     """One outgoing connection to ``peer``. All methods belong to its loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is dialled, and those that are notified
         self,
         peer: NodeId,
         endpoint: str,
@@ -62,9 +62,11 @@ class Dialer:
         on_connected: Callable[[NodeId, str, int], None],
         on_lost: Callable[[NodeId, bool], None],
         flushes: FlushQueue | None = None,
+        on_refused: Callable[[CloseReason], None] = lambda _: None,
     ) -> None:
         """``on_connected(peer, its advertised endpoint, its level)``; ``on_lost(peer, refused)``
-        after every loss and once for every series of refused dials. ``flushes``: who writes."""
+        after every loss and once for every series of refused dials. ``flushes``: who writes.
+        ``on_refused``: the node there does not take the connection, for this reason."""
         self.peer = peer
         self.endpoint = endpoint
         self._purpose = purpose
@@ -72,6 +74,7 @@ class Dialer:
         self._settings = settings
         self._on_connected = on_connected
         self._on_lost = on_lost
+        self._on_refused = on_refused
         self._flushes = flushes or FlushQueue(asyncio.get_running_loop())
         self._connection: FramedProtocol | None = None
         self._told_refused = False
@@ -173,6 +176,7 @@ class Dialer:
         if reason is None or reason == self._told_reason:
             return
         self._told_reason = reason
+        self._on_refused(reason)
         logger.warning(
             "peer refused",
             extra=fields(peer=node_name(self.peer), code=str(reason.code), reason=reason.message),

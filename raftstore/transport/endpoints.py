@@ -50,7 +50,7 @@ def format_endpoint(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach the host; of names only localhost counts."""
+    """Return whether only this machine can reach the host; of names only localhost counts."""
     if host == "localhost":
         return True
     try:

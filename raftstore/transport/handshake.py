@@ -7,7 +7,7 @@ another node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import UnionType
@@ -18,6 +18,7 @@ from raftstore.protocol.batches import BatchMessage
 from raftstore.protocol.bootstrap import BirthMessage
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.healing import HealingMessage
+from raftstore.protocol.leader_moves import LeaderMoveMessage
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hello, NodeMessage
 from raftstore.protocol.payload_repair import GapReport
@@ -25,6 +26,7 @@ from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
+from raftstore.protocol.trimming import TrimmingMessage
 from raftstore.types import NodeId, node_name
 
 
@@ -53,6 +55,7 @@ class GoodbyeCode(StrEnum):
     WRONG_STORE = "wrong_store"
     WRONG_NODE = "wrong_node"
     UNKNOWN_NODE = "unknown_node"
+    RETIRED = "retired"
     TOO_MANY_CLIENTS = "too_many_clients"
     SLOW_CLIENT = "slow_client"
     SLOW_FRAME = "slow_frame"
@@ -95,10 +98,11 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
         BatchMessage,
         ElectionMessage,
         NodeMessage,
-        GapReport,
         HealingMessage,
     ),
-    Purpose.CONTROL: _members(ElectionMessage, NodeMessage),
+    Purpose.CONTROL: _members(
+        ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage
+    ),
     Purpose.CLIENT: _members(PubMsg, ClientRequest, BatchRequest),
     Purpose.QUERY: _members(ClientRequest, BatchRequest),
     Purpose.OPERATOR: _members(ClientRequest, BatchRequest),
@@ -167,13 +171,20 @@ def check_version(hello: Hello) -> Refusal | None:
     )
 
 
-def check_dialler(hello: Hello, identity: Identity, peers: Iterable[NodeId]) -> Refusal | None:
-    """Decide about the first frame on an accepted connection (S0.1, S12)."""
+def check_dialler(
+    hello: Hello,
+    identity: Identity,
+    peers: Iterable[NodeId],
+    retired: Container[NodeId] = (),
+) -> Refusal | None:
+    """Decide about the first frame on an accepted connection (S0.1, S12, M27)."""
     refusal = check_version(hello)
     if refusal is not None:
         return refusal
     match hello.purpose:
         case Purpose.PEER | Purpose.CONTROL:
+            if NodeId(hello.node) in retired and hello.cluster_id == identity.cluster_id:
+                return _retired(hello)
             return _check_peer_cluster(hello, identity) or _check_peer(hello, identity, peers)
         case Purpose.CLIENT | Purpose.QUERY | Purpose.OPERATOR:
             if hello.cluster_id in (b"", identity.cluster_id):
@@ -229,6 +240,14 @@ def _check_peer(hello: Hello, identity: Identity, peers: Iterable[NodeId]) -> Re
     )
 
 
+def _retired(hello: Hello) -> Refusal:
+    return Refusal(
+        GoodbyeCode.RETIRED,
+        f"{hello.node} was retired from this cluster and never comes back; stop it, and remove its "
+        "data directory",
+    )
+
+
 def _wrong_cluster(hello: Hello, identity: Identity) -> Refusal:
     return Refusal(
         GoodbyeCode.WRONG_CLUSTER,
@@ -243,7 +262,8 @@ def _wrong_node(hello: Hello, expected: NodeId) -> Refusal:
         return Refusal(
             GoodbyeCode.WRONG_STORE,
             f"the node is known as {expected}, but this is {hello.node}, another store; "
-            f"a node that lost its store must join under a new id",
+            f"if that one's store is lost, `raftstore cluster replace {node_name(expected)}` "
+            "prints a token by which this node takes its place (--join)",
         )
     return Refusal(
         GoodbyeCode.WRONG_NODE,

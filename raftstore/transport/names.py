@@ -31,12 +31,12 @@ async def connect(new_protocol: Callable[[], P], host: str, port: int) -> P:
 
 
 def lookups() -> NameLookups:
-    """Those of the running loop."""
+    """The lookups of the running loop."""
     return _OF_LOOPS.setdefault(asyncio.get_running_loop(), NameLookups())
 
 
 class NameLookups:
-    """Of one loop, so at most one thread for each name."""
+    """Lookups of names for one loop, at most one thread for each name."""
 
     def __init__(self) -> None:
         self._under_way: dict[str, asyncio.Future[list[str]]] = {}

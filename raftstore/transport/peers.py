@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -22,6 +22,8 @@ from raftstore.transport.control import NOTHING_EXPECTED, ControlLoop, Expected
 from raftstore.transport.dialer import Dialer
 from raftstore.transport.handshake import (
     CLIENT_LANES,
+    CloseReason,
+    GoodbyeCode,
     Identity,
     Purpose,
     Refusal,
@@ -44,14 +46,17 @@ class NetworkHandler(Protocol):
         """A message of an authenticated peer."""
 
     def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
-        """Our bulk connection to the peer is open; what its Hello told."""
+        """Our bulk connection to the peer is open; what its Hello said."""
 
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """A connection from or to the peer broke, or nobody listens there."""
 
+    def on_retired(self) -> None:
+        """M27: a node of this cluster says that this one was retired."""
+
     def on_listened(self, until_ms: int, late_ms: int) -> None:
-        """Every heartbeat that had come by then was told before this; ours were ``late_ms`` late at
-        worst in the last window."""
+        """Every heartbeat that had come by then was reported before this; ours were ``late_ms``
+        late at worst in the last window."""
 
     def on_client_message(self, client: int, message: Message) -> None:
         """A client's message."""
@@ -94,6 +99,7 @@ class PeerNetwork:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._dialers: dict[NodeId, Dialer] = {}
         self._known: dict[NodeId, str] = {}
+        self._retired: Collection[NodeId] = ()
         self._control: ControlLoop | None = None
         self._peers = AcceptedPeers(
             Purpose.PEER,
@@ -102,6 +108,10 @@ class PeerNetwork:
             on_gone=self._on_gone,
         )
         self._flushes = FlushQueue(self._loop)
+        self.hold_frames = self._flushes.hold
+        """Keep what the main loop sends from now on until ``flush_frames``."""
+        self.flush_frames = self._flushes.flush
+        """One write per connection, now."""
         self._clients = AcceptedClients(
             transport,
             flushes=self._flushes,
@@ -138,11 +148,15 @@ class PeerNetwork:
         )
         self.set_peers(endpoints)
 
-    def set_peers(self, endpoints: Mapping[NodeId, str]) -> None:
-        """Set the other nodes and their addresses, which may change (S0.7)."""
+    def set_peers(self, endpoints: Mapping[NodeId, str], retired: Collection[NodeId] = ()) -> None:
+        """Set the other nodes and their addresses, which may change (S0.7), and those that have
+        left the cluster (M27)."""
+        self._retired = retired
         others = {node: at for node, at in endpoints.items() if node != self._identity.node}
         if others == self._known or self._control is None:
             return
+        for gone in self._known.keys() & set(retired):
+            self._end_peer(gone, self._control)
         # A peer that says where it is (Dialer.hurry) is dialled there until it is said anew.
         moved = {peer: at for peer, at in others.items() if at != self._known.get(peer)}
         self._known = others
@@ -160,14 +174,25 @@ class PeerNetwork:
                 on_connected=self._handler.on_peer_connected,
                 on_lost=self._on_bulk_lost,
                 flushes=self._flushes,
+                on_refused=self._on_refused,
             )
         self._control.set_peers(moved)
+
+    def _end_peer(self, peer: NodeId, control: ControlLoop) -> None:
+        control.end_peer(peer)
+        self._peers.end(peer)
+        self.traffic.forget(peer)
+        dialer = self._dialers.pop(peer, None)
+        if dialer is not None:
+            task = self._loop.create_task(dialer.close())
+            self._tasks[task] = None
+            task.add_done_callback(self._adopted)
 
     def set_heartbeats(
         self, content: Mapping[NodeId, tuple[bytes, bool]], expected: Expected = NOTHING_EXPECTED
     ) -> None:
-        """Set what heartbeats say from now on, and which of the peers' say nothing new; also tells
-        that the main loop turns."""
+        """Set what heartbeats say from now on, and which of the peers' say nothing new; also
+        shows that the main loop turns."""
         if self._control is not None:
             self._control.set_content(content, expected)
 
@@ -178,14 +203,6 @@ class PeerNetwork:
     def pause_clients(self, *, paused: bool) -> None:
         """Back-pressure on the writes of clients while the disk is behind."""
         self._clients.pause(paused=paused)
-
-    def hold_frames(self) -> None:
-        """Keep what the main loop sends from now on until ``flush_frames``."""
-        self._flushes.hold()
-
-    def flush_frames(self) -> None:
-        """One write per connection, now."""
-        self._flushes.flush()
 
     async def close(self) -> None:
         """Close everything; no task and no thread is left."""
@@ -240,7 +257,7 @@ class PeerNetwork:
     # --- accepting ---
 
     def _judge(self, hello: Hello) -> Refusal | None:
-        return check_dialler(hello, self._identity, self._known)
+        return check_dialler(hello, self._identity, self._known, self._retired)
 
     def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
         purpose = Purpose(hello.purpose)
@@ -276,6 +293,10 @@ class PeerNetwork:
         dialer = self._dialers.get(peer)
         if dialer is not None:
             dialer.hurry()
+
+    def _on_refused(self, reason: CloseReason) -> None:
+        if reason.by_peer and reason.code == GoodbyeCode.RETIRED:
+            self._handler.on_retired()
 
     def _on_bulk_lost(self, peer: NodeId, refused: bool) -> None:  # noqa: FBT001 - a callback's shape
         if self._control is not None:

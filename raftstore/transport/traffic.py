@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from raftstore.protocol.codec import payload_bytes
+from raftstore.protocol.codec import WITH_PAYLOADS, payload_bytes
 from raftstore.protocol.message import Message
 from raftstore.types import NodeId
+
+_GONE: Final = NodeId("")
+"""In the place of all peers that have left."""
 
 
 @dataclass(slots=True)
@@ -36,7 +40,17 @@ class Traffic:
             return
         count.frames += 1
         count.bytes += frame_bytes
-        count.payload_bytes += payload_bytes(message)
+        if type(message) in WITH_PAYLOADS:
+            count.payload_bytes += payload_bytes(message)
+
+    def forget(self, node: NodeId) -> None:
+        """The peer has left the cluster. Totals stay what was sent: they are counters."""
+        for key in [key for key in self._counts if key[0] == node]:
+            count, kept = self._counts.pop(key), self._counts.setdefault((_GONE, key[1]), Count())
+            kept.frames += count.frames
+            kept.bytes += count.bytes
+            kept.payload_bytes += count.payload_bytes
+            kept.dropped += count.dropped
 
     def to_peer(self, node: NodeId) -> dict[str, Count]:
         """Counts by kind for one peer."""

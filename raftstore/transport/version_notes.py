@@ -19,11 +19,11 @@ logger = logging.getLogger("raftstore.transport")
 
 
 _TOLD: Final = frozenset({GoodbyeCode.UNSUPPORTED_VERSION, GoodbyeCode.MALFORMED})
-"""Reasons that are told; others pass, or are told elsewhere."""
+"""Reasons that are reported; others pass, or are reported elsewhere."""
 
 
 class VersionNotes:
-    """Notes told already, per peer and reason; bounded by the number of peers."""
+    """Notes reported already, per peer and reason; bounded by the number of peers."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[NodeId, str], bytes] = {}

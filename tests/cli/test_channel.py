@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
 
-from raftstore.cli import channel
+from raftstore.cli import verify
 from raftstore.cli.common import Context
 from raftstore.cli.main import cli, global_options_first
+from raftstore.client.comparing.results import (
+    ComparedReplica,
+    ComparisonProgress,
+    EntryDifference,
+    HistoryDifference,
+    RangeDifference,
+    ReplicaComparison,
+)
 from raftstore.client.results import ReplicaDigest, TableDigest
 from raftstore.errors import ArgumentError, UnknownTableError
 from raftstore.types import NodeId, Seq
+
+NODES = ("n1", "n2", "n3")
 
 Told = list[tuple[str, int]]
 """Digest and position at each look; the last one for ever."""
@@ -41,7 +52,9 @@ class FakeClient:
             raise UnknownTableError(f"there is no table {name!r}")
         replicas = tuple(NodeId(f"{node}@00") for node in self._told)
         placed = SimpleNamespace(replicas=replicas, channel=b"\1" * 18)
-        return SimpleNamespace(name=name, partitions=1, channels=(placed,))
+        return SimpleNamespace(
+            name=name, partitions=1, channels=(placed,), key_columns=("id",), schema_json=""
+        )
 
     def content_hash(self, table: str, replica: str, *, partition: int) -> TableDigest:
         """The digest given for this look at the node."""
@@ -84,7 +97,7 @@ def node(name: str, *channels: dict[str, Any]) -> SimpleNamespace:
 def run(monkeypatch: pytest.MonkeyPatch, client: FakeClient, *arguments: str) -> Result:
     """Invoke a command over this client, without pauses."""
     monkeypatch.setattr(Context, "connect", lambda _: client)
-    monkeypatch.setattr(channel, "PAUSE_S", 0)
+    monkeypatch.setattr(verify, "PAUSE_S", 0)
     return CliRunner().invoke(cli, global_options_first(arguments), standalone_mode=False)
 
 
@@ -141,7 +154,7 @@ def test_verify_says_when_nothing_could_be_compared(monkeypatch: pytest.MonkeyPa
 def test_what_names_no_channel_is_wrong_usage(
     monkeypatch: pytest.MonkeyPatch, command: str, name: str
 ) -> None:
-    """As for step-down; a table that is not there is told as such."""
+    """As for step-down; a table that is not there is reported as such."""
     client = FakeClient(n1=[("aa", 7)])
     if (command, name) != ("verify", "orders"):  # a whole table can be compared
         error = run(monkeypatch, client, "channel", command, name).exception
@@ -189,7 +202,7 @@ def test_verify_of_a_table_compares_each_of_its_channels(
 
 
 def test_info_has_every_replica_by_its_own_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two that say they lead the newer term counts; who does not answer is told with why."""
+    """Of two that say they lead the newer term counts; who does not answer is listed with why."""
     client = FakeClient(n1=[], n2=[], n3=[], n4=[], n5=[])
     result = run(monkeypatch, client, "channel", "info", "orders/0", "-o", "json")
     shown = json.loads(result.stdout)
@@ -249,7 +262,7 @@ def test_info_is_shown_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gaps_of_every_replica_are_listed_with_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NATS-214: by each node's own report; who was not asked is told with why."""
+    """NATS-214: by each node's own report; who was not asked is listed with why."""
     client = FakeClient(n1=[], n2=[], n3=[])
     client.role = "follower"
     result = run(monkeypatch, client, "channel", "gaps", "orders/0", "-o", "json")
@@ -273,3 +286,77 @@ def test_no_gaps_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None
     result = run(monkeypatch, FakeClient(n1=[], n2=[]), "channel", "gaps", "orders/0")
     assert result.stdout == ""
     assert "no replica of orders/0 misses anything" in result.stderr
+
+
+def compared(**more: Any) -> ReplicaComparison:
+    """Three replicas at one position, of which n3 has another row."""
+    replicas = tuple(
+        ComparedReplica(name, Seq(4), "ab", Seq(9), differs=name == "n3") for name in NODES
+    )
+    digests = {"n1": "aa", "n2": "aa", "n3": None}
+    key = EntryDifference("row", {"id": date(2024, 2, 29)}, digests)
+    told: dict[str, Any] = {"keys": (key,), "replicas": replicas, **more}
+    return ReplicaComparison("orders/0", log_from=Seq(4), log_to=Seq(9), entries=7, **told)
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "said"),
+    [
+        (compared(), 7, "different: n3 of orders/0"),
+        (compared(keys=(), replicas=(ComparedReplica("n1"), ComparedReplica("n2"))), 0, ""),
+        (
+            compared(keys=(), replicas=(ComparedReplica("n1", not_compared="it is down"),)),
+            8,
+            "not compared: n1 of orders/0: it is down",
+        ),
+        (
+            compared(replicas=(ComparedReplica("n1", not_compared="it is down"),)),
+            7,
+            "not compared: n1 of orders/0: it is down",
+        ),
+        (compared(more_ranges=3), 7, "3 more parts of orders/0 differ"),
+    ],
+)
+def test_deep_verdict_is_an_exit_code_and_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, found: ReplicaComparison, code: int, said: str
+) -> None:
+    """A difference is worse than what could not be compared."""
+    client: Any = FakeClient(n1=[], n2=[], n3=[])
+    client.compare_replicas = lambda name, **_: found
+    result = run(monkeypatch, client, "channel", "verify", "orders", "--deep")
+    assert result.return_value == code
+    assert said in result.stderr
+
+
+def test_deep_comparison_is_told_as_json_and_as_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys as the table's rows are written; histories with the records of both sides."""
+    record = {"first_seq": 8, "last_seq": 9, "term": 3, "kind": "ROWS", "guid": "00", "digest": "1"}
+    parted = HistoryDifference("n2", Seq(7), Seq(9), record, None)
+    client: Any = FakeClient(n1=[], n2=[], n3=[])
+    client.compare_replicas = lambda name, **_: compared(
+        histories=(parted,), ranges=(RangeDifference("01aa", "", ("n3",)),)
+    )
+    result = run(monkeypatch, client, "channel", "verify", "orders/0", "--deep", "-o", "json")
+    [told] = json.loads(result.stdout)
+    assert told["verdict"] == "different"
+    assert told["keys"][0]["key"] == {"id": {"$date": "2024-02-29"}}
+    assert told["histories"][0]["record"] == record
+    assert told["ranges"] == [{"after": "01aa", "last": "", "replicas": ["n3"]}]
+    result = run(monkeypatch, client, "channel", "verify", "orders/0", "--deep")
+    for word in ("4..9", "different", "2024-02-29", "none", "01aa", "ROWS"):
+        assert word in result.stdout, word
+
+
+def test_bar_is_drawn_where_somebody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal alone, and only when it is longer."""
+    drawn: list[str] = []
+    monkeypatch.setattr(verify.click, "echo", lambda text="", **_: drawn.append(text))
+    with verify._progress("orders/0") as tell:
+        assert tell is None
+    monkeypatch.setattr(verify.sys.stderr, "isatty", lambda: True)
+    with verify._progress("orders/0") as tell:
+        assert tell is not None
+        for done in (0, 1, 500, 1_000):
+            tell(ComparisonProgress("contents", done, 1_000))
+    assert [line.count("#") for line in drawn if "contents" in line] == [0, 15, 30]
+    assert "100 %" in drawn[-2]

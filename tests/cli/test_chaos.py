@@ -117,7 +117,7 @@ def test_same_plan_gives_the_same_run(invoke: Callable[..., Ended], tmp_path: Pa
 def test_exit_code_of_a_report_is_that_of_its_worst_verdict(
     invoke: Callable[..., Ended], tmp_path: Path, validity: Validity, code: int
 ) -> None:
-    """A script can tell a violation from a run that proved nothing."""
+    """A script can distinguish a violation from a run that proved nothing."""
     assert invoke("chaos", "report", str(kept(tmp_path, validity))).exit_code == code
 
 

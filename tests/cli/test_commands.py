@@ -65,6 +65,13 @@ def test_global_options_stand_anywhere_before_two_dashes(
     assert global_options_first(given) == moved
 
 
+def leaves_of(command: click.Command) -> list[click.Command]:
+    """The command, or all those below it that are no groups."""
+    if not isinstance(command, click.Group):
+        return [command]
+    return [leaf for below in command.commands.values() for leaf in leaves_of(below)]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
     """Each command says what it does, and each one without sub-commands shows an example."""
@@ -72,8 +79,7 @@ def test_help_of_every_command_begins_with_what_it_does(name: str) -> None:
     command = cli.get_command(context, name)
     assert command is not None
     assert command.help
-    leaves = command.commands.values() if isinstance(command, click.Group) else [command]
-    assert all("Example" in (leaf.help or "") for leaf in leaves)
+    assert all("Example" in (leaf.help or "") for leaf in leaves_of(command))
 
 
 @pytest.mark.parametrize(
@@ -200,3 +206,20 @@ def test_table_rm_needs_yes_without_a_terminal(monkeypatch: pytest.MonkeyPatch) 
 def test_local_cluster_is_public() -> None:
     """``raftstore.LocalCluster`` is imported when it is first used."""
     assert raftstore.LocalCluster.__name__ == "LocalCluster"
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"), [((), True), (("--endpoints", "127.0.0.1:4491"), False)]
+)
+def test_unreachable_default_names_the_option_that_says_where_the_nodes_are(
+    given: tuple[str, ...], is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command of a new user meets no node at the default address."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise errors.UnavailableError("no node answered; check that one runs there")
+
+    monkeypatch.setattr(raftstore, "connect", refuse)
+    told = str(run("status", *given).exception)
+    assert told.startswith("no node answered; check that one runs there")
+    assert told.endswith("name a node with --endpoints or RAFTSTORE_ENDPOINTS") == is_told

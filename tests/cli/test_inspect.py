@@ -1,4 +1,5 @@
-"""``raftstore inspect``: the store of a stopped node is told, verified and exported, unchanged."""
+"""``raftstore inspect``: the store of a stopped node is described, verified and exported,
+unchanged."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
+import plyvel
 import pytest
 from click.testing import CliRunner, Result
 from pyarrow import parquet
@@ -24,10 +26,13 @@ from raftstore.errors import (
 )
 from raftstore.protocol.records import Record
 from raftstore.rows.schema import TableSchema
+from raftstore.rows.sealing import seal
 from raftstore.state_machines.catalog import CatalogMachine, TableEntry, create_table_command
+from raftstore.state_machines.expiry import stored_time
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.identity import MARKER_NAME
 from raftstore.storage.store import open_store
+from raftstore.storage.tables.keys import row_head, rows_prefix, split_row
 from raftstore.types import (
     NO_GUID,
     NodeId,
@@ -201,6 +206,35 @@ def test_rows_are_exported_to_parquet(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     assert told(store, "--export", "orders/0", file)["rows"] == 300
     assert parquet.read_table(file).to_pylist() == ROWS
+
+
+@pytest.mark.parametrize("options", [(), ("--partial",)])
+def test_export_tells_when_rows_expire(
+    store: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Those that had expired at the table's position are left out; null is for ever."""
+    key_of = TableSchema(("id",), SCHEMA).key_of
+    database = plyvel.DB(str(table_path(store, CHANNEL)))
+    for number, expires_ms in ((5, 2_000), (6, 1_800_000_000_000)):
+        stored_key = rows_prefix(CHANNEL) + key_of(number)
+        seq, _, sealed = split_row(database.get(stored_key))
+        database.put(stored_key, row_head(seq, expires_ms) + sealed)
+    state_key, value = stored_time(3_000)
+    assert value is not None
+    database.put(CHANNEL + state_key, seal(state_key, value))
+    database.close()
+    file = tmp_path / "rows.jsonl"
+    assert told(store, "--export", "orders/0", file, *options, code=0)["rows"] == 299
+    rows = {row["id"]: row["$expires"] for row in map(json.loads, file.read_text().splitlines())}
+    assert rows == {number: None for number in range(300) if number != 5} | {
+        6: "2027-01-15T08:00:00.000Z"
+    }
+    file = tmp_path / "rows.parquet"
+    assert told(store, "--export", "orders/0", file, *options)["rows"] == 299
+    found = parquet.read_table(file).to_pydict()
+    expiring = [at for at in found["$expires"] if at is not None]
+    assert [at.isoformat() for at in expiring] == ["2027-01-15T08:00:00+00:00"]
+    assert found["id"][found["$expires"].index(expiring[0])] == 6
 
 
 def test_damaged_table_is_told_and_exported_only_when_asked(store: Path, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_same_record_damaged_on_two_of_three_is_named_and_healed(stores: dict[st
 
 
 def test_record_lost_everywhere_is_told_and_nothing_is_written(stores: dict[str, Path]) -> None:
-    """Nothing is invented; that not all nodes were looked at is told, too."""
+    """Nothing is invented; that not all nodes were looked at is said, too."""
     for place in stores.values():
         lost = damage(place, CHANNEL, 8)
     before = image(stores["n1"])
@@ -352,7 +352,7 @@ def test_log_of_another_term_gives_nothing(stores: dict[str, Path], tmp_path: Pa
 
 
 def test_log_that_a_start_would_cut_is_left_to_the_start(stores: dict[str, Path]) -> None:
-    """Fill cuts nothing; check tells that the next start does."""
+    """Fill cuts nothing; check says that the next start does."""
     damage(stores["n1"], CHANNEL, 8)
     last = max((stores["n1"] / "log").iterdir())
     last.write_bytes(last.read_bytes() + b"torn")

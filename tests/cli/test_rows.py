@@ -106,7 +106,7 @@ class FakeTable:
         return None if value is None else self._schema.key_value_to_row(encoded, value)
 
     def get_result(self, key: Any) -> SimpleNamespace:
-        """The row, and whatever else an answer tells."""
+        """The row, and whatever else an answer says."""
         return SimpleNamespace(
             value=self._row(key),
             position="p",
@@ -237,7 +237,7 @@ def test_bound_of_one_key_column_is_its_text(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_row_is_deleted_on_the_condition_of_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the version that was read is removed; the guid is told, for ``fate``."""
+    """Only the version that was read is removed; the guid is reported, for ``fate``."""
     client = FakeTable(("id",))
     position = str(Position())
     shown = run(

@@ -40,7 +40,7 @@ def test_line_without_end_is_ended_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["missing/users", "."])
 def test_file_that_cannot_be_written_is_named(tmp_path: Path, place: str) -> None:
-    """A missing directory and one in the file's place are told, not thrown."""
+    """A missing directory and one in the file's place are reported, not thrown."""
     found = add(tmp_path / place, "ann")
     assert isinstance(found.exception, ConfigError)
     assert str(tmp_path) in str(found.exception)
@@ -56,7 +56,7 @@ def test_name_that_the_file_cannot_hold_is_refused(tmp_path: Path, name: str) ->
 
 
 def test_user_is_added_once(tmp_path: Path) -> None:
-    """The line there is stays as it is; a line that is none is told with its number."""
+    """The line there is stays as it is; a line that is none is reported with its number."""
     file = tmp_path / "users"
     add(file, "ann")
     before = file.read_text()

@@ -80,7 +80,7 @@ class FakeClient:
         return self._view
 
     def cluster_status(self) -> Any:
-        """No node tells of a disk that hangs."""
+        """No node reports a disk that hangs."""
         return SimpleNamespace(nodes=())
 
     def table_info(self, name: str) -> TableInfo:
@@ -308,10 +308,11 @@ def test_table_alter_that_makes_no_sense_is_a_usage_error(
 
 
 def test_table_info_shows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting that was not told is null: each node decides."""
+    """A setting that was not given is null: each node decides."""
     result = run(monkeypatch, FakeClient(view()), "table", "info", "orders", "-o", "json")
     shown = json.loads(result.stdout)
     assert (shown["retention_bytes"], shown["retention_age_ms"]) == (2 << 20, None)
+    assert shown["restoring"] is False
 
 
 def test_lag_tells_unknown_from_nothing_to_count(monkeypatch: pytest.MonkeyPatch) -> None:

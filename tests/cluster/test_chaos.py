@@ -308,7 +308,7 @@ def test_a_shortened_replica_neither_votes_nor_serves_until_it_is_refilled(
 
 
 def test_a_channel_whose_replicas_are_all_damaged_halts_and_says_so(tmp_path: Path) -> None:
-    """Never wrong rows and never fewer: no leader, no answer, and every node tells why."""
+    """Never wrong rows and never fewer: no leader, no answer, and every node says why."""
     with ProcessTarget(tmp_path / "halting") as target:
         with target.cluster.connect(timeout=15.0) as client:
             rows = Rows(target, client, "halting")
@@ -363,7 +363,7 @@ def test_a_run_keeps_every_acknowledged_row(tmp_path: Path, name: str, *, with_p
 
 def test_publishers_that_die_or_repeat_themselves_change_nothing_else(tmp_path: Path) -> None:
     """NATS-198: what only one replica got is fetched by the leader or by nobody, and its publisher,
-    which died, was told nothing; S4.5: a repeated one is not applied twice."""
+    which died, got no answer; S4.5: a repeated one is not applied twice."""
     faults = [CATALOGUE["publish-to-one"], CATALOGUE["publish-again"]]
     run = run_on_processes(
         Adds(), faults, seconds=12.0, clients=3, seed=1, directory=tmp_path / "run",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from raftstore.cli.check import troubled_disks
+from raftstore.client.blocking.client import Client
 from raftstore.errors import NoSpaceError
 from raftstore.local_cluster import LocalCluster
 from raftstore.types import Outcome
@@ -21,6 +22,13 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root"),
 ]
 MIB = 1 << 20
+
+
+def fill(disk: Path, *, but: int = 0) -> None:
+    """Another file takes what is free, all but so many bytes."""
+    facts = os.statvfs(disk)
+    free = facts.f_bavail * facts.f_frsize
+    (disk / "other").write_bytes(bytes(free - but))
 
 
 @pytest.fixture
@@ -37,13 +45,12 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_gap_13_node_refuses_writes_before_its_disk_is_full_and_recovers(disk: Path) -> None:
-    """Another file takes nearly all; the node refuses, is told by monitors, stays up and serves
+    """Another file takes nearly all; the node refuses, is noticed by monitors, stays up and serves
     reads; it goes on once the file is gone."""
     marks = {
         "RAFTSTORE_STORAGE_MIN_FREE_BYTES": "32MiB",
         "RAFTSTORE_STORAGE_FREE_CHECK_MS": "100ms",
     }
-    other = disk / "other"
     with (
         LocalCluster(1, directory=disk / "cluster", environment={"n1": marks}) as cluster,
         cluster.connect(timeout=10.0) as client,
@@ -51,15 +58,87 @@ def test_gap_13_node_refuses_writes_before_its_disk_is_full_and_recovers(disk: P
         client.create_table("t", key="id", partitions=1, replicas=1)
         table = client.table("t")
         table.put({"id": 1})
-        facts = os.statvfs(disk)
-        free = facts.f_bavail * facts.f_frsize
-        other.write_bytes(bytes(free - 24 * MIB))
+        fill(disk, but=24 * MIB)
         eventually(lambda: troubled_disks(client.cluster_status().nodes), bool)
         with pytest.raises(NoSpaceError, match=r"the disk of n1 has \d+ bytes free") as refused:
             table.put({"id": 2}, timeout=0.5)
         assert refused.value.outcome is Outcome.NOT_APPLIED
         assert [row["id"] for row in table.scan()] == [1]
-        other.unlink()
+        (disk / "other").unlink()
         table.put({"id": 3})
         assert sorted(row["id"] for row in table.scan()) == [1, 3]
         assert troubled_disks(client.cluster_status().nodes) == []
+
+
+def test_gap_13_node_at_its_mark_trims_its_log_and_so_frees_itself(disk: Path) -> None:
+    """Another file takes the rest and stays: what goes is the log, which was kept for readers and
+    replicas; no write of the node fails, and clients write again."""
+    settings = {
+        "RAFTSTORE_STORAGE_MIN_FREE_BYTES": "32MiB",
+        "RAFTSTORE_STORAGE_FREE_CHECK_MS": "100ms",
+        "RAFTSTORE_STORAGE_SEGMENT_BYTES": "16MiB",
+        "RAFTSTORE_STORAGE_WRITE_BUFFER_BYTES": "1MiB",
+        "RAFTSTORE_RETENTION_CHANNEL_BYTES": "256MiB",
+        "RAFTSTORE_RETENTION_SINGLE_REPLICA": "true",
+        "RAFTSTORE_RETENTION_INTERVAL_MS": "100ms",
+    }
+    with (
+        LocalCluster(1, directory=disk / "cluster", environment={"n1": settings}) as cluster,
+        cluster.connect(timeout=10.0) as client,
+    ):
+        client.create_table("t", key="id", partitions=1, replicas=1)
+        table = client.table("t")
+        for number in range(48):
+            table.put({"id": number % 3, "text": "x" * (MIB - 100)})
+        log = disk / "cluster" / "n1" / "log"
+        assert sum(path.stat().st_size for path in log.iterdir()) > 44 * MIB
+        fill(disk, but=24 * MIB)
+        eventually(lambda: troubled_disks(client.cluster_status().nodes), bool)
+        table.put({"id": 3, "text": "there is room again"})
+        assert sum(path.stat().st_size for path in log.iterdir()) < 34 * MIB
+        assert sorted(row["id"] for row in table.scan()) == [0, 1, 2, 3]
+        assert troubled_disks(client.cluster_status().nodes) == []
+
+
+def test_gap_13_node_starts_on_a_full_disk_by_its_reserve_and_trims(disk: Path) -> None:
+    """Another program took the last byte while the node was down: the node removes its reserve,
+    opens, says so, trims its log, which makes room for writes; with space it has a reserve again.
+    """
+    subprocess.run(["mount", "-o", f"remount,size={192 * MIB}", str(disk)], check=True)
+    settings = {
+        "RAFTSTORE_STORAGE_RESERVE_BYTES": "40MiB",
+        "RAFTSTORE_STORAGE_MIN_FREE_BYTES": "48MiB",
+        "RAFTSTORE_STORAGE_FREE_CHECK_MS": "100ms",
+        "RAFTSTORE_STORAGE_SEGMENT_BYTES": "16MiB",
+        "RAFTSTORE_STORAGE_WRITE_BUFFER_BYTES": "1MiB",
+        "RAFTSTORE_RETENTION_CHANNEL_BYTES": "256MiB",
+        "RAFTSTORE_RETENTION_SINGLE_REPLICA": "true",
+        "RAFTSTORE_RETENTION_INTERVAL_MS": "100ms",
+    }
+    with (
+        LocalCluster(1, directory=disk / "cluster", environment={"n1": settings}) as cluster,
+        cluster.connect(timeout=10.0) as client,
+    ):
+        reserve = disk / "cluster" / "n1" / "reserve"
+        client.create_table("t", key="id", partitions=1, replicas=1)
+        table = client.table("t")
+        for number in range(48):
+            table.put({"id": number % 3, "text": "x" * (MIB - 100)})
+        eventually(reserve.exists, bool)
+        cluster.kill("n1")
+        fill(disk)
+        cluster.start("n1")
+        cluster.wait_until_ready()
+        assert "the reserve of 41943040 bytes was removed" in cluster.log_file("n1").read_text()
+        table.put({"id": 3, "text": "there is room again"})
+        assert sorted(row["id"] for row in table.scan()) == [0, 1, 2, 3]
+        (disk / "other").unlink()
+        eventually(lambda: reserve_bytes(client), lambda size: size == 40 * MIB)
+        assert reserve.stat().st_size == 40 * MIB
+
+
+def reserve_bytes(client: Client) -> int:
+    """Size of the reserve, by the node's status."""
+    (node,) = client.cluster_status().nodes
+    assert node.status is not None
+    return int(node.status["disk"]["reserve_bytes"])

@@ -125,7 +125,7 @@ def test_leader_whose_disk_hangs_is_replaced_and_ends_with_the_cause(
         begun = time.monotonic()
         assert cluster.stop(new, timeout=20.0) == 70
         assert time.monotonic() - begun < 15.0
-        assert "as it was told to stop" in cluster.log_file(new).read_text(encoding="utf-8")
+        assert "as it was asked to stop" in cluster.log_file(new).read_text(encoding="utf-8")
 
 
 def test_leader_whose_tables_hang_is_replaced(cluster: LocalCluster, control: Path) -> None:

@@ -1,4 +1,5 @@
-"""Pull queries of real nodes that die, as the documents tell it: KLIP-12, KIP-535, the article."""
+"""Pull queries of real nodes that die, as the documents describe it: KLIP-12, KIP-535, the
+article."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def test_cluster_serves_again_when_all_nodes_were_killed(
 def test_no_acknowledged_write_is_lost_when_the_leader_is_killed(
     cluster: LocalCluster, client: Client
 ) -> None:
-    """A writer goes on through a kill -9; all it was told is at every replica afterwards."""
+    """A writer goes on through a kill -9; all that was acknowledged to it is at every replica
+    afterwards."""
     client.create_table("events", key="id", partitions=1)
     victim = leader_of(client, "events")
     acknowledged: list[int] = []

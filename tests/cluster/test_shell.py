@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,8 @@ def test_every_type_of_value_comes_back_as_it_was_put(shell: Shell) -> None:
 
 
 def test_status_and_channels_are_shown(shell: Shell) -> None:
-    """Nodes, leaders and equal replicas, as JSON and as a table."""
+    """Nodes, leaders and equal replicas, as JSON and as a table; their contents are compared when
+    somebody asks for it (NATS-185)."""
     code, out, _ = shell("status", "-o", "json")
     assert code == 0
     nodes = json.loads(out)["nodes"]
@@ -135,7 +137,7 @@ def channels(shell: Shell) -> list[dict[str, str]]:
         (["put", "orders", "[1"], 2, ["'[1' is not JSON"]),
         (["get", "pairs", '["x"]'], 9, ["2 columns (a, b)"]),
         (["table", "create", "orders", "--key", "name"], 9, ["orders"]),
-        (["table", "create", "t", "--key", "id", "--durability", "memory"], 2, ["'memory'"]),
+        (["table", "create", "t", "--key", "id", "--durability", "sometimes"], 2, ["'sometimes'"]),
         (["table", "rm", "orders"], 2, ["--yes"]),
         (["channel", "verify", "orders/9"], 2, ["0 to 1"]),
         (["put", "pairs", '{"a": 1, "b": 2}', "--if-position", "zzz"], 2, ["is not a position"]),
@@ -197,3 +199,25 @@ def test_table_is_exported_and_imported(shell: Shell, tmp_path: Path) -> None:
     assert shell("import", "copies", str(tmp_path / "sales.jsonl"))[0] == 0
     code, out, _ = shell("export", "copies")
     assert (code, sorted(out.splitlines())) == (0, sorted(written.splitlines()))
+
+
+def test_rows_keep_their_lifetime_through_a_file(shell: Shell, tmp_path: Path) -> None:
+    """In a table whose rows live for another time; one that does not expire does not there."""
+    file = tmp_path / "lived.jsonl"
+    assert shell("table", "create", "lived", "--key", "id:long", "--partitions", "2")[0] == 0
+    columns = ("--key", "id:long", "--partitions", "3", "--ttl", "30m")
+    assert shell("table", "create", "lived2", *columns)[0] == 0
+    for number, ttl in enumerate(("1h", "2h", "0s")):
+        row = f'{{"id": {number}, "text": "x"}}'
+        assert shell("put", "lived", row, "--ttl", ttl)[0] == 0
+    assert shell("export", "lived", str(file))[0] == 0
+    code, out, err = shell("-o", "json", "import", "lived2", str(file))
+    assert (code, json.loads(out)["rows"]) == (0, 3), err
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    again = [json.loads(line) for line in shell("export", "lived2")[1].splitlines()]
+    assert [{**row, "$expires": ""} for row in again] == [{**row, "$expires": ""} for row in told]
+    assert [row["$expires"] is None for row in told] == [False, False, True]
+    assert again[2]["$expires"] is None
+    for before, after in zip(told[:2], again[:2], strict=True):
+        moments = [datetime.fromisoformat(row["$expires"]) for row in (before, after)]
+        assert abs(moments[1] - moments[0]) < timedelta(seconds=5)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 STOP_S = ReadSettings().leader_info_age_max_ms / 1_000 + 1.0
 """Beyond the age up to which the report of a leader counts: the old row is beyond every bound."""
 BUFFERED_S = 2.0
-"""Time in which peers go on telling the sleeper how far they are."""
+"""Time in which peers go on reporting to the sleeper how far they are."""
 
 
 @pytest.fixture

@@ -15,9 +15,11 @@ PATIENCE_S = 20.0
 POLL_S = 0.05
 
 
-def eventually(look: Callable[[], T], is_good: Callable[[T], bool]) -> T:
+def eventually(
+    look: Callable[[], T], is_good: Callable[[T], bool], patience_s: float = PATIENCE_S
+) -> T:
     """The result of ``look`` once it is good; if it never is, the failure shows the last one."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while True:
         seen = look()
         if is_good(seen):

@@ -75,6 +75,16 @@ def seen(world: ChangeWorld) -> list[bytes]:
     snapshot = tables.snapshot(CHANNEL)
     assert [key for key, *_ in snapshot.sealed_page(b"", b"", 9_999, 1 << 30).rows] == keys
     assert snapshot.count(b"", b"", 9_999).rows == len(keys)
+    there = stored(world)
+    expiring = [(key, there[key][0]) for key in keys if there[key][0]]
+    assert snapshot.expiries(b"", b"", 9_999) == (expiring, b"")
+    assert snapshot.has_lifetimes() or not expiring
+    part = snapshot.expiries(b"", b"", 1)
+    told = part.expiries
+    while part.resume:
+        part = snapshot.expiries(part.resume, b"", 1)
+        told += part.expiries
+    assert told == expiring
     # A page, or a count, that ends early is as long as it should be, and goes on from there.
     half = snapshot.page(b"", b"", 2).rows
     assert [row.key for row in half] == keys[:2]

@@ -17,8 +17,8 @@ from raftstore.ports.tables import Piece
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT
 from raftstore.rows.sealing import unseal
 from raftstore.state_machines.batches import staging
+from raftstore.state_machines.state_keys import OUTCOMES
 from raftstore.storage.tables import pieces as pieces_module
-from raftstore.storage.tables.keys import OUTCOMES
 from raftstore.testing import sim_tables
 from raftstore.types import RecordKind
 from tests.piece_worlds import (
@@ -139,7 +139,7 @@ def test_reads_see_the_state_before_until_the_last_part(world: Any) -> None:
 
 @pytest.mark.parametrize("keys", [(b"02",), (b"03",), (b"02", b"03"), ()])
 def test_get_many_never_reads_behind_the_view(world: Any, keys: tuple[bytes, ...]) -> None:
-    """A single row that is there tells its seq, and must not be one of the batch."""
+    """A single row that is there states its seq, and must not be one of the batch."""
     coming = prepared(world)
     expected = world.tables.get_many(CHANNEL, keys, 99)
     assert expected.applied_seq == 11
@@ -241,7 +241,7 @@ def test_merge_that_a_crash_cut_in_two_ends_as_where_it_was_not(
 
 
 def test_channel_with_a_mark_serves_nothing_until_replayed(new_world: Any) -> None:
-    """S0.3's refusal: what a crash left between two slices is told by every start after it."""
+    """S0.3's refusal: what a crash left between two slices is reported by every start after it."""
     world = new_world()
     coming = prepared(world)
     assert world.crash_in(pieces_of(coming, batch()), 2)
@@ -393,7 +393,7 @@ def test_pieces_are_refused_out_of_their_order(world: Any) -> None:
 
 
 def test_machine_sees_the_state_of_the_records_before_even_in_one_call(world: Any) -> None:
-    """S10: and each of its answers is told with the seq of its record."""
+    """S10: and each of its answers is reported with the seq of its record."""
     staged = [record(seq, kind=RecordKind.STAGED, payload=b"%d" % seq) for seq in range(2, 6)]
     world.tables.apply_piece(
         CHANNEL, Piece(batch_record(1), True, True, state_writes=((b"\x03\x00", b"0"),))

@@ -62,7 +62,7 @@ class LevelDbWorld:
 
 
 class SimWorld:
-    """SimTables, which read when they are told to."""
+    """SimTables, which read when they are asked to."""
 
     def __init__(self) -> None:
         self.tables: Any = SimTables()
@@ -111,7 +111,7 @@ def found(snapshot: Any, start: bytes = b"", stop: bytes = b"", limit: int = 99)
 
 
 def test_snapshot_stays_as_it_is_whatever_is_applied(world: Any) -> None:
-    """A page of it shows the state of when it was made, and tells that one's position."""
+    """A page of it shows the state of when it was made, and states that one's position."""
     write(world, 1, {b"a": b"1", b"b": b"1", b"c": b"1"})
     snapshot = world.tables.snapshot(CHANNEL)
     write(world, 4, {b"a": b"2", b"b": None, b"d": b"2"})
@@ -216,7 +216,7 @@ def test_closed_snapshot_is_forgotten(world: Any) -> None:
 
 @pytest.mark.parametrize("how", ["page", "sealed_page"])
 def test_damage_found_by_a_long_read_stops_the_node(world: Any, how: str) -> None:
-    """S0.4: it is told as the failure of the tables, and no rows are."""
+    """S0.4: it is reported as the failure of the tables, and no rows are."""
     write(world, 1, {b"a": b"1", b"b": b"2"})
     world.corrupt(b"b")
     snapshot = world.tables.snapshot(CHANNEL)

@@ -22,7 +22,6 @@ from raftstore.state_machines.batches.txn_records import AnyStep, Begin, Close, 
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.reconcile import reconcile
 from raftstore.storage.tables.keys import ROWS_TAG, rows_prefix
-from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_log import SimLog
 from raftstore.testing.sim_tables import SimTables
 from raftstore.types import ChannelId, RecordKind
@@ -30,38 +29,16 @@ from tests.piece_worlds import batch_record
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
-    SMALL,
-    STORE_UUID,
     conditional_record,
     database_of,
     record,
     rows_record,
 )
+from tests.table_stores import LevelDbBase, SimBase
 
 
-class LevelDbWorld:
-    """LevelDbTables, applied in the test's thread."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.completed: list[Any] = []
-        LevelDbTables.create(directory, STORE_UUID, SMALL)
-        self._open()
-
-    def _open(self) -> None:
-        self.tables: Any = LevelDbTables.open(self._directory, STORE_UUID, SMALL)
-        self.tables.report_to(
-            post=lambda call: call(),
-            on_applied=lambda *told: self.completed.append(told),
-            on_failed=lambda error: None,
-        )
-
-    def drain(self) -> None:
-        self.tables.apply_queued()
-
-    def restart(self) -> None:
-        self.tables.close()
-        self._open()
+class LevelDbWorld(LevelDbBase):
+    """LevelDbTables, and what only a test does to them."""
 
     def corrupt(self, channel: ChannelId, key: bytes) -> None:
         database = database_of(self.tables, channel)
@@ -82,25 +59,13 @@ class LevelDbWorld:
     def reset(self, channel: ChannelId) -> None:
         self.tables.reset_channel(channel)
 
-    def close(self) -> None:
-        self.tables.close()
 
-
-class SimWorld:
-    """SimTables."""
+class SimWorld(SimBase):
+    """SimTables, and what only a test does to them."""
 
     def __init__(self) -> None:
-        self.tables: Any = SimTables()
-        self.completed: list[Any] = []
+        super().__init__()
         self.records: dict[ChannelId, list[Record]] = {}
-
-    def drain(self) -> None:
-        while self.tables.has_queued():
-            self.completed.append(self.tables.apply_next())
-
-    def restart(self) -> None:
-        """Without a loss: what a clean stop leaves."""
-        self.tables.stop()
 
     def corrupt(self, channel: ChannelId, key: bytes) -> None:
         self.tables.corrupt(channel, key)
@@ -124,9 +89,6 @@ class SimWorld:
                 log.append(other, self.records.get(other, []))
         self.tables.crash(random.Random(1), keeps_all=True)
         reconcile(log, self.tables)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(params=["leveldb", "sim"])
@@ -467,7 +429,7 @@ def test_state_does_not_depend_on_how_records_are_grouped(world: Any, seed: int)
 
 
 def test_simulated_crash_takes_back_whole_records_only() -> None:
-    """S10: after a crash the rows are those of some applied position, and that one is told."""
+    """S10: after a crash the rows are those of some applied position, and that one is reported."""
     for seed in range(30):
         tables, log = SimTables(), SimLog.new()
         tables.open_channel(CHANNEL, TableMachine())

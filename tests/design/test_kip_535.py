@@ -78,7 +78,7 @@ def test_kip_01_timeline_t0_to_t5(scene: PullQueries) -> None:
 
 
 def test_kip_12_a_ready_leader_reports_0_and_an_unready_one_its_lag(scene: PullQueries) -> None:
-    """ "allLocalStorePartitionLags": an active that restores tells how far it has to go."""
+    """ "allLocalStorePartitionLags": an active that restores says how far it has to go."""
     b, s = scene.standbys
     scene.cut(scene.active, s)
     scene.hold(b)

@@ -130,7 +130,7 @@ def everyone(world: World) -> Pairs:
 
 
 def calm_again(world: World, heal: Heal) -> None:
-    """After healing every node hears every other and writes are answered."""
+    """After healing messages pass between all nodes and writes are answered."""
     heal()
     world.run(3_000.0)
     assert world.up() == list(world.target.nodes)

@@ -109,7 +109,7 @@ def test_node_dies_at_the_failpoint_of_a_batch_and_all_of_it_comes_back(
 
 
 def test_channel_that_a_crash_left_in_pieces_serves_nothing_until_it_is_whole() -> None:
-    """A node died between two slices and hears of nobody when it is back: it answers no read of
+    """A node died between two slices and learns of nobody when it is back: it answers no read of
     that partition at any level, by key or as of a commit; with the others it is whole again."""
     world = _World()
     world.batch(1)

@@ -129,7 +129,7 @@ def test_rows_of_two_attempts_of_one_batch_are_mixed() -> None:
 
 
 def test_batch_that_was_committed_twice_is_found() -> None:
-    """Two attempts of one batch were both told that they are the one."""
+    """Two attempts of one batch were both answered that they are the one."""
     again = _attempt(70, "w", 2, 4, (1, 9))
     assert "twice" in _verdict(*GOOD, again)[1]
 
@@ -160,7 +160,7 @@ def test_replay_is_the_commit_that_there_was() -> None:
 
 
 def test_success_that_was_told_too_early_is_found_by_a_read_of_one_key() -> None:
-    """Rule 5: told as done, and a key at its leader is as it was before."""
+    """Rule 5: reported as done, and a key at its leader is as it was before."""
     late = Operation("c3", "get", "s0", None, 60, 61, OK, [4, 2], {"table": NAME})
     assert "stale" in _verdict(*GOOD[:-1], late)[1]
     absent = replace(late, result=None)

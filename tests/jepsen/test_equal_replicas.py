@@ -42,7 +42,7 @@ def test_replicas_may_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_replicas_that_stay_different_are_named_with_what_they_hold() -> None:
-    """As a violation is told."""
+    """As a violation is reported."""
     assert different(Client(n1=["a"], n2=["a"], n3=["b"])) == (
         "the replicas of rows differ: ['a', 'b']"
     )

@@ -104,7 +104,7 @@ def test_command_counts_events_where_a_file_has_no_times() -> None:
 
 
 def test_command_judges_conditional_puts_of_our_own_runs(tmp_path: Path) -> None:
-    """A conflict tells that the row was another; without an answer the put may have happened."""
+    """A conflict says that the row was another; without an answer the put may have happened."""
     conflict = Operation(
         "c3", "put_if", "k", 5, 20 * MS, 21 * MS, Outcome.OK,
         details={"table": "t", "from": 1, "conflict": True},
@@ -129,7 +129,7 @@ def test_command_keeps_equal_keys_of_two_tables_apart(tmp_path: Path) -> None:
     assert check(kept(tmp_path, put("k", 1, 0), other), "register").exit_code == 0
     assert check(kept(tmp_path, put("k", 1, 0), get("k", None, 20)), "register").exit_code == 7
     weak = get("k", None, 20, level="any")
-    # It may show any state of the past: nothing here tells of the newest one.
+    # It may show any state of the past: nothing here shows the newest one.
     assert check(kept(tmp_path, put("k", 1, 0), weak), "register").exit_code == 4
 
 

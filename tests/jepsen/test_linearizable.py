@@ -120,7 +120,7 @@ def test_reader_refuses_malformed_history(tmp_path: Path, name: str, text: str) 
 
 
 def test_command_exits_7_for_an_invalid_history() -> None:
-    """The exit status tells the verdict."""
+    """The exit status states the verdict."""
     path = DATA / "knossos-cas-register" / "bad-immediate-failure.edn"
     arguments = ["check", str(path), "--model", "cas-register", "--init", "0"]
     assert CliRunner().invoke(main, arguments).exit_code == 7

@@ -25,7 +25,7 @@ MARGIN_MS = 500
 
 @cache
 def played() -> Run:
-    """One follower hears nothing for sixteen seconds, and clients go on asking it."""
+    """One follower gets nothing for sixteen seconds, and clients go on asking it."""
     schedule = (FaultEvent(1_000.0, KIND, SILENCE_MS, 7),)
     scene = Scene(7, "bounded_reads", (KIND,), draw_options(7), schedule, 20.0, 6, "")
     world = SimulatedRun(scene, lambda _: None)
@@ -37,7 +37,8 @@ def played() -> Run:
 @pytest.mark.slow
 def test_bounded_reads_miss_at_most_what_was_committed_in_the_last_ten_seconds() -> None:
     """The bound is kept against what was committed ten seconds before; against the present, and
-    even the last half of that time, it is not, and cannot be: the replica was told nothing."""
+    even the last half of that time, it is not, and cannot be: nothing was reported to the
+    replica."""
     assert INFO_AGE_MS == 10_000
     verdict = check_staleness(played(), TABLE)
     assert verdict.is_valid, verdict.summary
@@ -52,7 +53,7 @@ def test_bounded_reads_miss_at_most_what_was_committed_in_the_last_ten_seconds()
 
 @pytest.mark.slow
 def test_replica_that_calls_its_knowledge_new_is_found() -> None:
-    """Everything else that it tells is right: it lacks no row that it has heard of."""
+    """Everything else that it states is right: it lacks no row that it knows of."""
     run = played()
     lying = [
         replace(read, details=read.details | {"leader_info_age_ms": 0}) for read in run.history

@@ -1,4 +1,4 @@
-"""Replicas that tell of themselves what is not so are found in the worlds of bounded reads."""
+"""Replicas that state of themselves what is not so are found in the worlds of bounded reads."""
 
 from __future__ import annotations
 

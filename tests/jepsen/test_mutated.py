@@ -100,7 +100,7 @@ def test_changed_answer_in_a_recorded_history_is_judged_as_by_the_plain_search()
             found = check_linearizable(model, mutated)
             wanted = Validity.VALID if expected else Validity.INVALID
             if expected and not found.figures["observed"]:
-                wanted = Validity.UNDECIDED  # no answer that was left told of the state
+                wanted = Validity.UNDECIDED  # no answer that was left says anything about the state
             assert found.validity is wanted, entry
             if not expected:
                 assert found.culprit in found.evidence, entry

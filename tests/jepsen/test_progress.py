@@ -1,4 +1,4 @@
-"""The checker of progress, and the witness that tells it whom a fault hit."""
+"""The checker of progress, and the witness that names the nodes that a fault hit."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def bounded(applied: int, bound: int | None, said: int | None, **told: Any) -> O
 def test_staleness_counts_the_marks_between_the_state_and_the_end(
     read: Operation, kinds: list[str]
 ) -> None:
-    """Seqs 5 and 9 end micro-batches; what is told may be more than the truth, never less.
+    """Seqs 5 and 9 end micro-batches; what is stated may be more than the truth, never less.
 
     Shows KLIP-53.
     """

@@ -311,7 +311,7 @@ def test_staleness_allows_for_messages_that_were_held_back(
 
 
 def test_bounded_read_of_a_replica_that_heard_nothing_for_too_long_is_named() -> None:
-    """Beyond ten seconds nobody knows how many rows a replica lacks, however few it tells."""
+    """Beyond ten seconds nobody knows how many rows a replica lacks, however few it states."""
     read, newest = _heard(15_000, 10_001, applied=2)
     verdict = check_staleness(_run([read], _row(1, "a", 1, at=0), newest), TABLE)
     assert _kinds(verdict) == ["over_bound"]
@@ -378,7 +378,7 @@ def test_staleness_judges_scans_row_by_row() -> None:
 
 
 def test_staleness_of_nothing_proves_nothing() -> None:
-    """Without a read that tells its position there is no verdict."""
+    """Without a read that states its position there is no verdict."""
     for history in ([], [_get(5, "a", 1)]):
         assert check_staleness(_run(history, *TIMED), TABLE).validity is Validity.UNDECIDED
 

@@ -153,7 +153,7 @@ def test_lone_fault_is_overlapped_by_none() -> None:
 
 
 def test_few_worlds_have_a_fault_that_outlasts_the_trust_in_a_leader() -> None:
-    """S7.3: a replica that hears nothing for ten seconds is reached, and most worlds stay quick."""
+    """S7.3: a replica that gets nothing for ten seconds is reached, and most worlds stay quick."""
     age_max_ms = ReadSettings().leader_info_age_max_ms
     longest = [max(each.lasts_ms for each in draw_scene(seed).schedule) for seed in range(200)]
     share = sum(lasts_ms > age_max_ms for lasts_ms in longest) / len(longest)
@@ -208,7 +208,7 @@ def test_fault_that_comes_and_goes_does_so_while_it_lasts() -> None:
 
 
 def event(number: int) -> FaultEvent:
-    """A fault told from others by its draw."""
+    """A fault distinguished from others by its draw."""
     return FaultEvent(float(number), "loss", 1.0, number)
 
 

@@ -325,7 +325,7 @@ def write(after: RoundWorld) -> None:
 
 
 def elect(after: RoundWorld) -> None:
-    """N3 wins with the vote of N2; N1 hears nothing of it."""
+    """N3 wins with the vote of N2; N1 gets nothing of it."""
     after.world.elect(N3, voters=(N2, N3))
     settle(after.world, N3)
 

@@ -93,7 +93,7 @@ def load(*, anew: bool = False) -> Reach:
     files = {file: _digest(ROOT / file) for file in _test_files()}
     changed = [file for file, digest in files.items() if record["files"].get(file) != digest]
     if changed:
-        # Lines are told as they are now, so what was recorded before is told so, too.
+        # Lines are reported as they are now, so what was recorded before is reported so, too.
         record = _merged(_moved(record), _recorded(changed), set(changed), set(files))
         record["files"] = files
         RECORD.parent.mkdir(exist_ok=True)

@@ -166,7 +166,7 @@ def test_mutant_is_noticed_in_a_fork_and_gone_after_it() -> None:
 
 
 def test_function_that_is_not_imported_cannot_be_patched() -> None:
-    """That is told, and counted neither way."""
+    """That is reported, and counted neither way."""
     bench = Bench()
     mutant = Mutant("raftstore/core/quorum.py", "nothing", 1, 1, 1, "", "", 1, 0, 0, "")
     with pytest.raises(NotPatchableError):

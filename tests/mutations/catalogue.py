@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tests.mutations.mutation import Mutation
 from tests.mutations.rules.assertion import ASSERTION_RULES
+from tests.mutations.rules.backup import BACKUP_RULES
 from tests.mutations.rules.base import BASE_RULES
 from tests.mutations.rules.batch import BATCH_RULES
 from tests.mutations.rules.bound import BOUND_RULES
@@ -19,25 +20,35 @@ from tests.mutations.rules.catching_up import CATCHING_UP_RULES
 from tests.mutations.rules.change import CHANGE_RULES
 from tests.mutations.rules.client import CLIENT_RULES
 from tests.mutations.rules.cluster import CLUSTER_RULES
+from tests.mutations.rules.comparing import COMPARING_RULES
 from tests.mutations.rules.core import CORE_RULES
 from tests.mutations.rules.disk_waits import DISK_WAITS_RULES
+from tests.mutations.rules.document import DOCUMENT_RULES
+from tests.mutations.rules.durability import DURABILITY_RULES
 from tests.mutations.rules.election import ELECTION_RULES
 from tests.mutations.rules.engine import ENGINE_RULES
 from tests.mutations.rules.fate import FATE_RULES
 from tests.mutations.rules.floor import FLOOR_RULES
 from tests.mutations.rules.freshness import FRESHNESS_RULES
 from tests.mutations.rules.healing import HEALING_RULES
+from tests.mutations.rules.hosting import HOSTING_RULES
 from tests.mutations.rules.identity import IDENTITY_RULES
 from tests.mutations.rules.inspecting import INSPECTING_RULES
+from tests.mutations.rules.leaders import LEADERS_RULES
 from tests.mutations.rules.level import LEVEL_RULES
 from tests.mutations.rules.lifetimes import LIFETIME_RULES
 from tests.mutations.rules.log_matching import LOG_MATCHING_RULES
 from tests.mutations.rules.machine import MACHINE_RULES
+from tests.mutations.rules.membership import MEMBERSHIP_RULES
+from tests.mutations.rules.nodes import NODE_RULES
+from tests.mutations.rules.ordering import ORDERING_RULES
 from tests.mutations.rules.outcome import OUTCOME_RULES
 from tests.mutations.rules.payload import PAYLOAD_RULES
 from tests.mutations.rules.piece import PIECE_RULES
 from tests.mutations.rules.positions import POSITIONS_RULES
 from tests.mutations.rules.reading import READING_RULES
+from tests.mutations.rules.removals import REMOVAL_RULES
+from tests.mutations.rules.replica_orders import ORDER_RULES
 from tests.mutations.rules.replica_snapshots import REPLICA_SNAPSHOT_RULES
 from tests.mutations.rules.row import ROW_RULES
 from tests.mutations.rules.runtime import RUNTIME_RULES
@@ -51,6 +62,7 @@ from tests.mutations.rules.staged import STAGED_RULES
 from tests.mutations.rules.storage import STORAGE_RULES
 from tests.mutations.rules.tables import TABLES_RULES
 from tests.mutations.rules.transport import TRANSPORT_RULES
+from tests.mutations.rules.trimmed_outcomes import TRIMMED_OUTCOME_RULES
 from tests.mutations.rules.trimming import TRIMMING_RULES
 
 
@@ -70,6 +82,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
         (
             *ELECTION_RULES,
             *CORE_RULES,
+            *MEMBERSHIP_RULES,
             *LOG_MATCHING_RULES,
             *BASE_RULES,
             *CATCHING_UP_RULES,
@@ -78,7 +91,13 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *ENGINE_RULES,
             *POSITIONS_RULES,
             *DISK_WAITS_RULES,
+            *DURABILITY_RULES,
             *FLOOR_RULES,
+            *REMOVAL_RULES,
+            *HOSTING_RULES,
+            *NODE_RULES,
+            *ORDERING_RULES,
+            *ORDER_RULES,
             *FRESHNESS_RULES,
             *BOUND_RULES,
             *FATE_RULES,
@@ -94,21 +113,26 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *REPLICA_SNAPSHOT_RULES,
             *PAYLOAD_RULES,
             *INSPECTING_RULES,
+            *TRIMMED_OUTCOME_RULES,
             *TRIMMING_RULES,
             *HEALING_RULES,
+            *COMPARING_RULES,
             *CLUSTER_RULES,
+            *LEADERS_RULES,
             *LEVEL_RULES,
             *MACHINE_RULES,
             *LIFETIME_RULES,
             *BATCH_RULES,
             *STAGED_RULES,
             *ROW_RULES,
+            *DOCUMENT_RULES,
             *SPARK_RULES,
             *SENDING_RULES,
             *SNAPSHOT_RULES,
             *RUNTIME_RULES,
             *SERVING_RULES,
             *SHARE_RULES,
+            *BACKUP_RULES,
         ),
         key=_order,
     )
@@ -118,7 +142,6 @@ NOT_YET: tuple[tuple[str, str, str], ...] = (
     ("S6.4", "a snapshot replaces acknowledged records before it is complete", "snapshots"),
     ("S6.5", "the log is compacted above its snapshot", "snapshots"),
     ("S6.6", "a request below the leader's first seq is answered with a gap", "snapshots"),
-    ("S8", "a configuration takes effect without both majorities", "membership"),
     ("S0.1", "a node whose store was replaced votes under its old id", "membership"),
 )
 """(rule, what would be broken, the feature it needs): added together with that feature."""

@@ -251,7 +251,7 @@ def test_record_is_readable_by_people() -> None:
 
 @pytest.fixture
 def no_children(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Nothing is caught but by what the test says; tells what was asked for."""
+    """Nothing is caught but by what the test says; says what was asked for."""
     asked: dict[str, Any] = {"catches": {}, "saved": []}
 
     def catch_all(tasks: Sequence[Task], **options: Any) -> Iterator[Result]:

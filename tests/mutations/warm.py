@@ -109,12 +109,15 @@ class Collected:
     def _run(self, request: Request) -> int:
         assert self._functions is not None
         self._functions.replace(request.edited)
-        items = [
-            item
-            for test in request.tests
-            for item in self._items
-            if item.nodeid == test or item.nodeid.startswith((f"{test}[", f"{test}::"))
-        ]
+        # Two guards may name a test, one of them with others: an item runs once only.
+        items = list(
+            dict.fromkeys(
+                item
+                for test in request.tests
+                for item in self._items
+                if item.nodeid == test or item.nodeid.startswith((f"{test}[", f"{test}::"))
+            )
+        )
         assert items, request.tests
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

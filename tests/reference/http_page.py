@@ -20,7 +20,7 @@ from tests.reference.fields import field_texts
 
 HEAD = """
 Every node serves this interface, by default at 127.0.0.1:4480, and forwards to a node that can
-answer: a plain load balancer in front is enough. `GET /openapi.json` tells programs the same.
+answer: a plain load balancer in front is enough. `GET /openapi.json` says the same to programs.
 
     raftstore dev
     curl -X PUT localhost:4480/v1/tables/orders/keys/1 -d '{"total": 9.5}'
@@ -31,9 +31,9 @@ answer: a plain load balancer in front is enough. `GET /openapi.json` tells prog
 * Bodies are JSON. Unknown parameters and fields, and parameters given twice, are refused with 400.
 * Durations have a unit: `500ms`, `2s`. `timeout` bounds the whole request: it is answered by then,
   successful or not; the default is `query.routing_timeout_ms`, the most `http.timeout_max_ms`.
-* Every read tells by whom it was served and how fresh that was, in its body and in the headers
+* Every read says by whom it was served and how fresh that was, in its body and in the headers
   `X-Raftstore-Served-By`, `-Position`, `-Lag`, `-Age-Ms` and `-Staleness-Ms`; of several partitions
-  the headers tell the worst, `unknown` if one is not known.
+  the headers give the worst, `unknown` if one is not known.
 * `ETag` is the row's version. `If-Match: <etag>` writes only if the row still is this version,
   `If-None-Match: *` only if there is none; a lost race is 412, nothing was written.
   `If-None-Match: <etag>` of a read gives 304 while the row is this version.
@@ -50,7 +50,7 @@ answer: a plain load balancer in front is enough. `GET /openapi.json` tells prog
   `multipart` are 415.
 * Logins that fail (HTTP Basic) are paused by source address and by user name, each time for longer:
   429 with `Retry-After`. Tokens and logins that the node remembers never wait.
-* With users, `/readyz` and `/healthz` tell strangers only whether the node is ready; names of
+* With users, `/readyz` and `/healthz` say to strangers only whether the node is ready; names of
   tables, in parameters or answers, need the role read.
 
 ## Keys and values

@@ -27,6 +27,7 @@ GENERATED = "This page is made by `make docs`; a test compares it with the code.
 SECTION_OF = {
     "ReplicationSettings": "replication",
     "CatchUpSettings": "catchup",
+    "MembershipSettings": "membership",
     "ElectionSettings": "election",
     "HeartbeatSettings": "heartbeat",
     "LagSettings": "lag",
@@ -38,6 +39,7 @@ SECTION_OF = {
     "RetentionSettings": "retention",
     "ScrubSettings": "scrub",
     "ExpirySettings": "expiry",
+    "RebalanceSettings": "rebalance",
     "TransportSettings": "transport",
     "HttpSettings": "http",
     "NodeSettings": "node",
@@ -49,8 +51,13 @@ _ASK_FATE = (
 REMEDIES = {
     "not_leader": "none needed: the client follows the hint and retries by itself",
     "page_token": "give the token back exactly as it came, to the same scan",
-    "position": "give a position of this very table, as an acknowledgement or a read told it",
+    "position": "give a position of this very table, as an acknowledgement or a read gave it",
     "guid_fenced": "none: the write was not applied; write again with a new call",
+    "join_refused": "use a token that was made for this node and is not used up",
+    "unknown_node": "look at the nodes there are: `raftstore status`",
+    "change_done": "order the opposite, if it is to be taken back",
+    "change_pending": "wait until the open order has ended, or cancel it",
+    "still_member": "have the node drain first, and move its replicas",
     "store_too_old": "upgrade the nodes that the message names",
     "unauthenticated": "give the name and password of a user of the node's users file",
     "forbidden": "ask the owner of the users file for a role that allows it",
@@ -124,7 +131,7 @@ def configuration_page() -> str:
         "",
         GENERATED,
         "A flag wins over the environment, the environment over the file, the file over the "
-        "default; `raftstore config show --origin` tells where each value came from.",
+        "default; `raftstore config show --origin` says where each value came from.",
         "In the file (TOML) a setting stands as `key = value` under its `[section]`; in the "
         "environment it is `RAFTSTORE_SECTION_KEY`.",
         'Durations are written `"2s"` and sizes `"64MiB"`; an unknown key is refused with the '
@@ -203,9 +210,13 @@ MESSAGE_TITLES = {
     "publish": "Publishing",
     "replication": "Replication of a channel",
     "election": "Elections",
+    "leader_moves": "Even leaders",
     "replica_snapshots": "Replica snapshots",
     "payload_repair": "Missing payloads",
     "healing": "Histories that differ",
+    "replica_checks": "Comparing replicas",
+    "trimming": "How far logs are trimmed",
+    "log_ends": "Ends of logs, for a replica in doubt",
     "node": "Between nodes",
     "bootstrap": "Founding a cluster",
     "reads": "Reads",
@@ -213,6 +224,8 @@ MESSAGE_TITLES = {
     "changes": "Changes",
     "batches": "Atomic micro-batches",
     "admin": "Tables, status, events",
+    "members": "Nodes that join and leave",
+    "replica_orders": "Replicas that are ordered",
     "message": "Answers that every request can have",
 }
 """Conversations by their module in ``raftstore.protocol``, in the order of the page."""
@@ -343,7 +356,7 @@ def metrics_page() -> str:
         GENERATED,
         "`GET /metrics` of each node, in the text format of Prometheus: counters, whose names end "
         "in `_total`, only grow from the start of the process; histograms have `_bucket`, `_sum` "
-        "and `_count`; times are in seconds. Positions are told per partition while a node hosts "
+        "and `_count`; times are in seconds. Positions are given per partition while a node hosts "
         "at most 256 channels, and summed per table above that.",
         "",
         "| Name | Meaning |",

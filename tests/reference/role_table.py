@@ -14,6 +14,7 @@ from raftstore.core.events import (
     ReadRequested,
     Received,
 )
+from raftstore.protocol.log_ends import AskLogEnd, LogEnd
 from raftstore.protocol.payload_repair import (
     FoundPayload,
     OfferedWrite,
@@ -36,6 +37,7 @@ from raftstore.protocol.replication import (
     MsgSyncRequest,
     ReadIndexReply,
     ReadIndexRequest,
+    RemovedNotice,
     ReplicationMessage,
     StoreAck,
     StoreReject,
@@ -197,6 +199,7 @@ def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
         ),
         FreshRequest: lambda: FreshRequest(CHANNEL, term, 1),
         FreshReply: lambda: _fresh_reply(bench, term),
+        RemovedNotice: lambda: RemovedNotice(CHANNEL, term, Seq(3), Seq(3)),
         PayloadRelay: lambda: PayloadRelay(CHANNEL, term, guid(77), digest_of(b"x"), b"x"),
         PayloadRequest: lambda: PayloadRequest(
             CHANNEL, term, 1,
@@ -207,6 +210,8 @@ def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
         WriteRequest: lambda: _write_request(bench, term),
         RelayedWrite: lambda: _relayed_write(bench, term),
         RelayedAck: lambda: _relayed_ack(bench, term),
+        AskLogEnd: lambda: AskLogEnd(CHANNEL, term, 1, is_fence=False),
+        LogEnd: lambda: LogEnd(CHANNEL, term, 1, History(TERM, Seq(5)), leads=False),
     }  # fmt: skip
     return made[kind]()
 

@@ -93,7 +93,7 @@ class Environment:
         self.world.trace.clear()
         printed = self._commands[words[0]](plain, named)
         lines = [text for me, effect in self.world.trace for text in describe(me, effect)]
-        if words[0] == "stabilize":  # the traffic of a whole conversation tells nothing
+        if words[0] == "stabilize":  # the traffic of a whole conversation says nothing
             lines = [text for text in lines if " -> " not in text]
         return "\n".join([*lines, *printed]) or "ok"
 

@@ -44,7 +44,7 @@ def test_script_prints_what_it_says(path: Path, request: pytest.FixtureRequest) 
 
 
 def test_every_message_replication_case_has_a_script() -> None:
-    """The seven cases of the design text, its worked example and the known traps are told.
+    """The seven cases of the design text, its worked example and the known traps are reported.
 
     Shows NATS-148, NATS-199.
     """

@@ -16,7 +16,7 @@ from raftstore.types import RecordKind
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 3, 14])
+@pytest.mark.parametrize("seed", [1, 2, 14])
 def test_s10_rows_expire_by_what_the_log_tells_under_faults(seed: int) -> None:
     """Leaders change and a clock jumps both ways; docs/mutations.md names what this notices."""
     options = replace(draw_options(seed), ttl_percent=50.0, rolling_upgrades=False)

@@ -74,6 +74,8 @@ class Replica:
     role: Role = Role.FOLLOWER
     core: SimpleNamespace = field(default_factory=SimpleNamespace)
     """Of one opening of the channel."""
+    is_paused: bool = False
+    """Another table is about to take the place of its own."""
 
     @property
     def runner(self) -> Any:
@@ -88,6 +90,7 @@ class Replica:
             me=self.me,
             channel=CHANNEL,
             name="t/0",
+            is_paused=self.is_paused,
             elector=SimpleNamespace(term=Term(self.term), role=self.role),
             core=self.core,
             parts=SimpleNamespace(
@@ -372,12 +375,15 @@ def test_channel_time_that_the_log_does_not_tell_is_caught() -> None:
     leader.applied = 1
     leader.seen_by(oracle)
     leader.time_ms = 1_700_000_000_000
+    leader.is_paused = True
+    leader.seen_by(oracle)
+    leader.is_paused = False
     with violates("S10"):
         leader.seen_by(oracle)
 
 
 def test_wrong_word_about_a_condition_is_caught() -> None:
-    """S10: the publisher is told what every replica decides."""
+    """S10: the publisher is informed what every replica decides."""
     held, failed = conditional(1, b"k", b"x", 0), conditional(2, b"k", b"y", 0)
     oracle, _ = committed(held, failed)
     oracle.on_ack(CHANNEL, ack(failed, conflict=True))

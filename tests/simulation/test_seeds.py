@@ -45,6 +45,30 @@ def test_world_whose_logs_get_holes_holds_every_promise(seed: int) -> None:
     assert verdict.faults["flip"] >= 5, "too little was damaged to show anything"
 
 
+ROTTING = {
+    "retention": "yes",
+    "scrub": "yes",
+    "jobs": "1",
+    "live_flip_percent": "30",
+    "failpoint_percent": "20",
+    "damage_percent": "0",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 16])
+def test_world_whose_files_rot_while_nodes_run_holds_every_promise(seed: int) -> None:
+    """S0.3, S6.4, S6.5: bits of logs and tables flip under running nodes that read all of it back,
+    logs are trimmed, and nodes die in the middle of copies: all is found and made good."""
+    verdict = run_seed(seed, ROTTING)
+    options = " ".join(f"--set {name}={value}" for name, value in ROTTING.items())
+    assert verdict.violation is None, (
+        f"{verdict.violation}; replay: raftstore simulate --seed {seed} {options}"
+    )
+    assert verdict.faults["live_flip"] >= 3
+    assert verdict.faults["failpoint"] >= 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:2])
 def test_world_whose_nodes_have_long_turns_holds_every_promise(seed: int) -> None:

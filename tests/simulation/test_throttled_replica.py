@@ -7,9 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from raftstore.config import CatchUpSettings, NodeSettings, ReplicationSettings
+from raftstore.config import (
+    KIB,
+    CatchUpSettings,
+    NodeSettings,
+    ReplicationSettings,
+    RetentionSettings,
+    SnapshotSettings,
+)
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.replica_snapshots import SnapshotChunk
 from raftstore.protocol.replication import MsgSync, MsgSyncRequest
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
@@ -44,7 +52,7 @@ class Throttled:
         self.leader: SimNode = cluster.leaders()[self.channel]
         self.slow = next(n for n in cluster.nodes.values() if n is not self.leader)
         self.written = 0
-        self.sent_records = self.under_way = self.under_way_most = 0
+        self.sent_records = self.under_way = self.under_way_most = self.copied_bytes = 0
         self._watch()
 
     def _watch(self) -> None:
@@ -57,16 +65,18 @@ class Throttled:
                 self.under_way -= message.channel == self.channel
                 if message.channel == self.channel:
                     self.sent_records += len(message.records)
+            if receiver == self.slow.node and isinstance(message, SnapshotChunk):
+                self.copied_bytes += sum(len(key) + len(value) for key, value in message.pairs)
             self.under_way_most = max(self.under_way_most, self.under_way)
             send(sender, receiver, message)
 
         self.cluster.network.send = counted  # type: ignore[method-assign]
 
-    def write(self, seconds: float) -> None:
+    def write(self, seconds: float, keys: int = 1_000_000) -> None:
         """At a constant rate; nobody waits for the answers."""
         for _ in range(int(seconds * WRITES_PER_S)):
             self.written += 1
-            key = b"k%d" % self.written
+            key = b"k%d" % (self.written % keys)
             payload = encode_rows([(key, seal(key, b"value"))])
             message = publish(self.cluster, self.leader, self.channel, self.written, payload)
             ask(self.cluster, self.leader, message)
@@ -129,3 +139,61 @@ def test_node_of_a_throttled_replica_ends_where_that_is_asked_for() -> None:
     world.write((WINDOWS + 2) * WINDOW_MS / 1_000)
     (reason,) = ended
     assert "falls further behind its leader all the time" in reason
+
+
+KEYS = 400
+PAUSE_MS_MAX = 20_000
+SHORT_LOGS = replace(
+    SETTINGS,
+    storage=replace(STORAGE, segment_bytes=4 * KIB),
+    retention=RetentionSettings(
+        channel_bytes=4 * KIB,
+        channel_records=100,
+        log_bytes=16 * KIB,
+        slow_replica_bytes=8 * KIB,
+        interval_ms=50,
+    ),
+    snapshot=SnapshotSettings(
+        chunk_bytes_max=1 * KIB,
+        second_bytes_max=8 * KIB,
+        request_ms=400,
+        retry_ms=100,
+        pause_ms_max=PAUSE_MS_MAX,
+    ),
+)
+"""A copy takes longer than logs keep what is written meanwhile, so that none is of use before the
+writers pause."""
+
+
+@pytest.mark.slow
+def test_throttled_replica_is_not_copied_to_without_end_when_logs_are_short() -> None:
+    """NATS-150, S6.6: where every copy comes too late each one costs as much as the first, so they
+    come half as often each time; the replica says that it cannot complete, and is steady soon after
+    the writers pause.
+    """
+    world = Throttled(SHORT_LOGS)
+    world.write(KEYS / WRITES_PER_S, KEYS)
+    world.slow.crash("test")
+    world.write(3.0, KEYS)
+    world.slow.boot()
+    world.slow.extra_sync_ms = SYNC_MS
+    world.write(35.0, KEYS)
+    receiver = world.slow.runner.snapshots.receiver
+    finished = world.told(world.slow, "replica_snapshot_finished")
+    table_bytes = world.leader.tables.table_bytes(world.channel)
+    assert 3 <= len(finished) <= 5, "each pause is twice as long as the one before"
+    assert world.copied_bytes <= 6 * 2 * table_bytes
+    assert len(world.told(world.slow, "cannot_complete")) == 1
+    assert len(world.told(world.leader, "replica_cannot_complete")) == 1
+    assert "did not bring it to its leader's end" in receiver.progress(
+        world.channel, world.slow.clock.now_ms()
+    )
+    led = world.leader.runner.channels[world.channel].core
+    assert led.commit_seq >= led.last_seq - 2, "nobody waits for it"
+    run(world.cluster, PAUSE_MS_MAX + 15_000)
+    core = world.slow.runner.channels[world.channel].core
+    assert core.mode is FollowerMode.STEADY
+    assert core.durable_seq == led.last_seq
+    assert receiver.progress(world.channel, world.slow.clock.now_ms()) == ""
+    hashes = {node.tables.content_hash(world.channel) for node in world.cluster.nodes.values()}
+    assert len(hashes) == 1

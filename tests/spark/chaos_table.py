@@ -128,7 +128,7 @@ class Truth:
 
 
 class Reader(threading.Thread):
-    """Takes one snapshot after the other, until it is told to stop or sees what cannot be."""
+    """Takes one snapshot after the other, until it is asked to stop or sees what cannot be."""
 
     def __init__(self, cluster, truth: Truth, level: str) -> None:
         super().__init__(name=f"reader {level}", daemon=True)

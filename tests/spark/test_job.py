@@ -46,7 +46,7 @@ def test_job_fills_both_tables_as_spark_computes_them_when_it_has_run(files, sto
 
 
 def test_job_ends_with_the_reason_when_a_stream_fails(files, store, config):
-    """A failed stream is told at once, whatever the other one does."""
+    """A failed stream is reported at once, whatever the other one does."""
     store.add_table("input_rows", ("town",), 4, "")
 
     with pytest.raises(Exception, match="RAFTSTORE_KEY_MISMATCH"):

@@ -334,7 +334,7 @@ class BatchesMachine(RuleBasedStateMachine):
 
     @rule(where=st.sets(channels, min_size=1), acknowledges=st.booleans(), jumps=st.booleans())
     def push_next(self, where: set[int], acknowledges: bool, jumps: bool = False) -> None:
-        """Some channels are told what is next, or what comes after it, and may say so."""
+        """Some channels are informed what is next, or what comes after it, and may say so."""
         for partition in sorted(where):
             done = self.channels[partition].head.n
             waiting = [n for n, c in sorted(self.pushes) if c == partition and n > done]

@@ -155,7 +155,7 @@ class ViewMachine(RuleBasedStateMachine):
 
     @rule(which=some, ms=st.sampled_from((200, 2_000)))
     def stand_still(self, which: int, ms: int) -> None:
-        """A node is stopped and goes on: first it hears what waited."""
+        """A node is stopped and goes on: first it learns what waited."""
         node = self.nodes[which]
         node.pause()
         self.after(ms)

@@ -18,7 +18,7 @@ CLOSING_S: Final = 0.01
 
 
 async def ask_leaders(endpoints: Collection[str]) -> dict[str, str]:
-    """``table/partition`` -> the leader of the highest term any of these nodes tells of."""
+    """``table/partition`` -> the leader of the highest term any of these nodes reports."""
     found: dict[str, tuple[int, str]] = {}
     answers = await asyncio.gather(*(_ask(endpoint) for endpoint in endpoints))
     await asyncio.sleep(CLOSING_S)

@@ -173,7 +173,7 @@ def _written(*acks: WriteAck) -> Answer:
 
 
 def _names(error: RequestError) -> tuple[str, ...]:
-    """Of the records that an error speaks of."""
+    """Names of the records that an error speaks of."""
     if isinstance(error, PartialWriteError):
         return error.guids
     return (error.guid,) if error.guid else ()

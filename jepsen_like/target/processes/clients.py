@@ -53,11 +53,12 @@ class StruckClient(AsyncClient):
 
     @property
     def has_acknowledged(self) -> bool:
-        """It was told OK for a write."""
+        """Whether it got OK for a write."""
         return self._acknowledged is not None
 
     def reach_one(self, on_reached: Callable[[], None]) -> None:
-        """Its next payload goes to one follower only (S5.5), which is told; it shall die then."""
+        """Its next payload goes to one follower only (S5.5), which is notified; it shall die
+        then."""
         self._on_reached = on_reached
 
     def disarm(self) -> None:
@@ -65,7 +66,8 @@ class StruckClient(AsyncClient):
         self._on_reached = None
 
     async def publish_again(self, on_same: Callable[[], None]) -> None:
-        """Send what was acknowledged last to every replica, some times; tell when that is, too."""
+        """Send what was acknowledged last to every replica, some times; report when that is,
+        too."""
         assert self._acknowledged is not None
         message, ack = self._acknowledged
         self.repeats.sent += 1
@@ -185,4 +187,4 @@ class Clients:
                 self._again.add(again)
                 again.add_done_callback(self._again.discard)
                 return
-        raise FaultUnavailableError("no client was told that a write of its is done")
+        raise FaultUnavailableError("no client got the answer that its write is done")

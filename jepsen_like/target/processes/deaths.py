@@ -21,7 +21,7 @@ PANIC: Final = 'event="panic"'
 PORT_TAKEN: Final = "the port is in use"
 """How a node says that (`raftstore.transport.endpoints`)."""
 SAID_MAX: Final = 600
-"""Characters of a node's last words that are told."""
+"""Characters of a node's last words that are shown."""
 _BROKEN_DISK: Final = os.strerror(errno.EIO)
 _FULL_DISK: Final = (os.strerror(errno.ENOSPC), "no space left")
 _HANGING_DISK: Final = "has not finished"
@@ -83,7 +83,8 @@ class NodeWatch:
 
 
 def last_words(log: str) -> str:
-    """Of a process that ended: its panic with the reason, else the end of what it said."""
+    """The last words of a process that ended: its panic with the reason, else the end of what it
+    said."""
     lines = [line for line in log.splitlines() if line.strip()]
     panics = [line for line in lines if PANIC in line]
     return (panics or lines or [""])[-1][-SAID_MAX:]

@@ -130,7 +130,7 @@ class MachineWatch:
 
 
 def waited_ns(process: int) -> int | None:
-    """How long its main thread has waited for a processor; None where Linux does not tell."""
+    """How long its main thread has waited for a processor; None where Linux does not report it."""
     try:
         told = Path(f"/proc/{process}/schedstat").read_text(encoding="ascii").split()
     except OSError:

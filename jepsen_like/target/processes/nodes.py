@@ -97,7 +97,7 @@ class NodeProcesses(Target):
         self._born: dict[str, int] = {}
         """How long the logs were when the processes of now began."""
         self._ended: dict[str, float] = {}
-        """Nodes whose end was told -> when."""
+        """Nodes whose end was reported -> when."""
         self._crashes_spent: set[str] = set()
         """Of all nodes: node and line of an order to crash that explained a death already."""
         self.clients: Clients | None = None
@@ -217,7 +217,7 @@ class NodeProcesses(Target):
     # --- Target -----------------------------------------------------------------------------------
 
     def leaders(self) -> dict[str, str]:
-        """The leader of the highest term any node tells of, per channel; asked past all faults."""
+        """The leader of the highest term any node reports, per channel; asked past all faults."""
         endpoints = [self.links.direct[node] for node in self.cluster.running()]
         return asyncio.run(ask_leaders(endpoints))
 
@@ -332,7 +332,7 @@ class NodeProcesses(Target):
         return self.cluster.log_file(node).read_bytes()[at:].decode(errors="replace")
 
     def _note_ends(self) -> None:
-        """Tell of every process that ended unasked, before anybody starts its node again.
+        """Report every process that ended unasked, before anybody starts its node again.
 
         With the lock held.
         """

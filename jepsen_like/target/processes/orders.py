@@ -20,7 +20,7 @@ class Orders:
 
     @property
     def environment(self) -> dict[str, dict[str, str]]:
-        """The variables that tell each node where its orders are."""
+        """The variables that give each node the place of its orders."""
         return {node: {VARIABLE: str(self._file(node).absolute())} for node in self._orders}
 
     def beside(self, node: str, suffix: str) -> Path:
@@ -29,7 +29,7 @@ class Orders:
         return file.with_name(file.name + suffix)
 
     def next_number(self) -> int:
-        """Of an order: the node writes it down when it strikes."""
+        """The number of an order: the node writes it down when it strikes."""
         self._number += 1
         return self._number
 

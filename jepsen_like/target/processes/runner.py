@@ -279,7 +279,7 @@ class _Run:
             await self._strike(rng.choice(self._faults), rng, end)
 
     async def _strike(self, fault: Fault, rng: random.Random, end: float) -> None:
-        """Start a fault, let it last, end it; tell what was done and whether it happened."""
+        """Start a fault, let it last, end it; report what was done and whether it happened."""
         target = self._target
         assert isinstance(target, ProcessTarget), "nobody else's cluster is ever struck"
         told: dict[str, Any] = {"kind": fault.name, "started": self._now(), "did": []}
@@ -348,7 +348,7 @@ class _Run:
             try:
                 views = await self._views(admin)
             except (RaftstoreError, OSError, TimeoutError) as error:
-                self._status.last_untruths = (f"nobody tells: {error}",)
+                self._status.last_untruths = (f"no node reports: {error}",)
             else:
                 self._status.observe(views)
                 self._status.last_untruths = tuple(untruths(views, tuple(views)))

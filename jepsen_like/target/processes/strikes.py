@@ -34,7 +34,7 @@ class Strikes:
         self._strikes.append(Strike(what, tuple(nodes), has_happened, otherwise))
 
     def note_frames(self, what: str, nodes: Collection[str], counted: tuple[str, ...]) -> None:
-        """It happened once a frame more is among those ``counted``."""
+        """Note an order that has happened once a frame more is among those ``counted``."""
         before = self._frames()
 
         def is_more() -> bool:

@@ -91,7 +91,7 @@ class Fabric:
             if ends[0] is None or ends[1] is None or node not in (None, *ends):
                 continue
             del self._heard[flow]
-            # Who has received more than it acknowledged ignores this one: its next packet tells.
+            # Who has received more than it acknowledged ignores this one: its next packet shows it.
             self._doomed.add(flow)
             self.counts.resets += 1
             found.append((ends[0], reset_of(heard)))

@@ -62,7 +62,8 @@ class ProcessTarget(NodeProcesses):
         self._orders.change(node, crash_at="")
 
     def failpoints(self) -> tuple[str, ...]:
-        """Those of ``raftstore.faults``, but of replica snapshots: here no log is cut."""
+        """Failpoints of ``raftstore.faults``, but for those of replica snapshots: here no log is
+        cut."""
         return tuple(name for name in FAILPOINTS if not name.startswith("copy."))
 
     def block(self, links: Collection[tuple[str, str]]) -> None:
@@ -98,7 +99,7 @@ class ProcessTarget(NodeProcesses):
         self.links.reset(node)
 
     def slow_disk(self, node: str, milliseconds: float) -> None:
-        """Of log and mark; the tables are never synced."""
+        """Slow the syncs of log and mark down; the tables are never synced."""
         if not milliseconds:
             self._orders.change(node, sync_delay_ms=0.0)
             return
@@ -107,7 +108,7 @@ class ProcessTarget(NodeProcesses):
         self._note_order(f"syncs take {milliseconds:.0f} ms more", node, number)
 
     def fail_disk(self, node: str, *, operation: str, sticky: bool) -> None:
-        """Of log, mark and identity."""
+        """Let writes or syncs of log, mark and identity fail."""
         if operation not in ("write", "sync"):
             raise FaultUnavailableError(f"a disk cannot fail at {operation!r}; use write or sync")
         number = self._orders.next_number()
@@ -121,7 +122,7 @@ class ProcessTarget(NodeProcesses):
         self._note_order("no space left", node, number)
 
     def hang_disk(self, node: str) -> None:
-        """Of log, mark and identity: no fdatasync returns."""
+        """Let no fdatasync of log, mark and identity return."""
         number = self._orders.next_number()
         self._orders.change(node, hang="sync", number=number)
         self._note_order("syncs hang", node, number)
@@ -208,7 +209,7 @@ class ProcessTarget(NodeProcesses):
         )
 
     def disarm_client(self, client: int) -> None:
-        """A strike that did not happen is told as such already."""
+        """A strike that did not happen is reported as such already."""
         del client
         self._clients().disarm()
 

@@ -3,11 +3,12 @@
 ``BatchWrites`` asks the coordinator of a table, the leader of its partition 0. Everything it asks
 may be asked again: an attempt is known by its uuid, a commit by its attempt. So what may succeed
 later is repeated until the time is up, an answer that is still to come ("batch_pending") is asked
-for again, and a writer that is told that another attempt took over stops for good.
+for again, and a writer that learns that another attempt took over stops for good.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.policy.levels import why_kind_is_too_new
-from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.admin import UNREGISTERED, TableInfo
 from raftstore.protocol.batches import (
     ADOPT,
     ALREADY,
@@ -55,6 +56,9 @@ from raftstore.protocol.staged import writer_fault
 from raftstore.types import ChannelId, RecordKind
 
 UUID_BYTES: Final = 16
+REGISTER_WAIT_MS: Final = 3_000
+"""A node registers within this in the first moments of a cluster."""
+REGISTER_PAUSE_MS: Final = 100
 ASK_MS_MAX: Final = 10_000
 """A coordinator answers within this, if only that the batch is pending; one that has not after
 twice that is asked again."""
@@ -115,7 +119,7 @@ class TableWriters:
 
 @dataclass(slots=True)
 class _AskedOfBatch(Asked):
-    """A refusal tells the state of the batch, whatever became of earlier attempts to ask."""
+    """A refusal carries the state of the batch, whatever became of earlier attempts to ask."""
 
     is_told_by_refusals: bool = False
 
@@ -138,14 +142,24 @@ class BatchWrites:
         """Raise StoreTooOldError unless every node of the cluster can read staged rows."""
         if self._too_old() is None:
             return
-        await self._context.discovery.refresh(deadline_ms)  # they may have been upgraded since
-        reason = self._too_old()
-        if reason is not None:
-            raise StoreTooOldError(f"table {table!r}: {reason}")
+        # They may have been upgraded since. In the first moments of a cluster none has registered.
+        end_ms = min(deadline_ms, self._context.now_ms() + REGISTER_WAIT_MS)
+        while True:
+            await self._context.discovery.refresh(deadline_ms)
+            reason = self._too_old()
+            if reason is None:
+                return
+            if self._all_registered() or self._context.now_ms() >= end_ms:
+                raise StoreTooOldError(f"table {table!r}: {reason}")
+            await asyncio.sleep(REGISTER_PAUSE_MS / 1000)
 
     def _too_old(self) -> str | None:
         levels = {node: info.level for node, info in self._context.topology.nodes.items()}
         return why_kind_is_too_new(RecordKind.STAGED, levels)
+
+    def _all_registered(self) -> bool:
+        nodes = self._context.topology.nodes.values()
+        return all(info.state != UNREGISTERED for info in nodes)
 
     async def begin(
         self,
@@ -258,19 +272,31 @@ class BatchWrites:
         )
 
     async def writers(self, info: TableInfo, writer: str, deadline_ms: int) -> TableWriters:
-        """The table's writers, or one of them."""
+        """The table's writers, or one of them. What is said of the table is as of the first answer;
+        where there are more writers than one answer has, later ones may be newer, never older."""
+        first = last = await self._writers(info, writer, "", deadline_ms)
+        found = list(first.writers)
+        while last.more and last.writers and not writer:
+            last = await self._writers(info, "", last.writers[-1].writer, deadline_ms)
+            if last.next_commit < first.next_commit:  # of a leader that was deposed: again
+                return await self.writers(info, writer, deadline_ms)
+            found += last.writers
+        return TableWriters(
+            tuple(found), first.next_commit, first.outbox, first.vector, first.applied_everywhere
+        )
+
+    async def _writers(
+        self, info: TableInfo, writer: str, after: str, deadline_ms: int
+    ) -> WritersAnswer:
         channel = _coordinator(info)
-        told = await self._ask(
+        return await self._ask(
             channel,
             lambda request_id, _: Writers(
-                request_id, channel, self._patience_ms(deadline_ms), writer
+                request_id, channel, self._patience_ms(deadline_ms), writer, after
             ),
             deadline_ms,
             Asked(f"writers of table {info.name!r}", is_read=True),
             WritersAnswer,
-        )
-        return TableWriters(
-            told.writers, told.next_commit, told.outbox, told.vector, told.applied_everywhere
         )
 
     async def edit_writer(

@@ -29,7 +29,7 @@ PATIENCE_MS: Final = 10_000
 async def writers_of(
     context: Context, leaders: LeaderRequests, table: TableInfo, deadline_ms: int
 ) -> tuple[tuple[str, str], ...]:
-    """Return (writer, lineage) of those with batches, the latest first; () if nobody tells."""
+    """Return (writer, lineage) of those with batches, the latest first; () if no node answers."""
     levels = {node: info.level for node, info in context.topology.nodes.items()}
     if why_kind_is_too_new(RecordKind.STAGED, levels) is not None:
         return ()  # some node does not know the question, and the table has no batches
@@ -40,7 +40,7 @@ async def writers_of(
         async for some in _views(leaders, table, until_ms):
             views += some
     found = sorted(views, key=lambda view: view.at_ms, reverse=True)
-    # A job of its own has no next batch, and whose lineage nobody told cannot be known again.
+    # A job of its own has no next batch, and whose lineage no node reported cannot be known again.
     named = (
         (view.writer, view.lineage)
         for view in found

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from raftstore.client.arguments import Ttl, lifetime_ms
 from raftstore.client.results import WriteAck
 from raftstore.client.writes.bulk import AsyncBulkWriter
 from raftstore.errors import ArgumentError, GuidExpiredError
@@ -83,14 +84,20 @@ class AsyncStager:
         self._parts: dict[int, ChannelPart] = {}
         self._writer = AsyncBulkWriter(self._stage, max_in_flight=max_in_flight)
 
-    async def add(self, partition: int, payload: bytes, rows: int, mode: int = UPSERT) -> None:
-        """Queue a chunk (``rows.payload.encode_rows``); waits while the window is full.
+    async def add(
+        self, partition: int, payload: bytes, rows: int, mode: int = UPSERT, *, ttl: Ttl = None
+    ) -> None:
+        """Queue a chunk (``protocol.payload.encode_rows``); waits while the window is full.
 
-        ``mode`` says how its rows are written when they become visible (``rows.staged``).
+        ``mode`` says how its rows are written when they become visible (``protocol.staged``);
+        ``ttl``: how long these rows live then, None: as the stager's do.
         """
+        ttl_ms = lifetime_ms(ttl)
         number = self._numbers.get(partition, 0)
         self._numbers[partition] = number + 1
         header = self._header._replace(number=number, mode=mode)
+        if ttl_ms is not None:
+            header = header._replace(ttl_ms=ttl_ms)
         await self._writer.add(partition, encode_staged(header, payload), rows)
 
     async def flush(self) -> StagedParts:

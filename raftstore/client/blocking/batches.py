@@ -150,12 +150,14 @@ class Stager:
         self._stager = stager
         self._loop = loop
 
-    def add(self, partition: int, payload: bytes, rows: int, mode: int = UPSERT) -> None:
-        """Queue a chunk (``rows.payload.encode_rows``); waits while the window is full.
+    def add(
+        self, partition: int, payload: bytes, rows: int, mode: int = UPSERT, *, ttl: Ttl = None
+    ) -> None:
+        """Queue a chunk (``protocol.payload.encode_rows``); waits while the window is full.
 
         Raises the error of an earlier one.
         """
-        self._loop.call(self._stager.add(partition, payload, rows, mode))
+        self._loop.call(self._stager.add(partition, payload, rows, mode, ttl=ttl))
 
     def flush(self) -> StagedParts:
         """Wait for every chunk added; return what the whole task has staged so far."""

@@ -18,6 +18,8 @@ from raftstore.client.blocking.batches import BatchClient, BatchTable
 from raftstore.client.blocking.changes import ChangesTable
 from raftstore.client.blocking.iteration import iterate
 from raftstore.client.blocking.snapshots import SnapshotTable
+from raftstore.client.comparing.comparison import Progress
+from raftstore.client.comparing.results import ReplicaComparison
 from raftstore.client.definitions import SettingsGiven, TableEdits
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.kip535 import (
@@ -27,8 +29,10 @@ from raftstore.client.kip535 import (
     Partitioner,
     Serializer,
 )
+from raftstore.client.members import TOKEN_LIFETIME_S, ClusterMember
 from raftstore.client.position import Position
 from raftstore.client.reads.read_spec import CountOptions, ReadOptions
+from raftstore.client.replicas import ReplicaChange
 from raftstore.client.results import (
     BulkResult,
     ClusterEvents,
@@ -206,7 +210,7 @@ class Client(BatchClient):
         return self._loop.call(self._client.count(table, **options))
 
     def fate(self, guid: str, *, timeout: float | None = None) -> WriteFate:
-        """Tell what became of a write, by the guid of its ack or of its error."""
+        """Return what became of a write, by the guid of its ack or of its error."""
         return self._loop.call(self._client.fate(guid, timeout=timeout))
 
     def events(
@@ -224,7 +228,7 @@ class Client(BatchClient):
         return self._loop.call(self._client.events(types, since, limit=limit, timeout=timeout))
 
     def explain_get(self, table: str, key: Any, **options: Unpack[ReadOptions]) -> ReadExplanation:
-        """Tell which replicas a read would ask now, in which order, and why not the others."""
+        """Return which replicas a read would ask now, in which order, and why not the others."""
         return self._loop.call(self._client.explain_get(table, key, **options))
 
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
@@ -243,6 +247,85 @@ class Client(BatchClient):
         return self._loop.call(
             self._client.content_hash(table, replica, partition=partition, timeout=timeout)
         )
+
+    def compare_replicas(
+        self,
+        channel: str,
+        *,
+        keys_max: int = 20,
+        progress: Progress | None = None,
+        timeout: float | None = None,
+    ) -> ReplicaComparison:
+        """Compare all replicas of a channel by their histories and entry by entry.
+
+        ``progress`` is called on the client's own thread.
+        """
+        return self._loop.call(
+            self._client.compare_replicas(
+                channel, keys_max=keys_max, progress=progress, timeout=timeout
+            )
+        )
+
+    def checkpoint(
+        self, nodes: Sequence[str] = (), *, timeout: float | None = None
+    ) -> Mapping[str, Mapping[str, int] | str]:
+        """Have nodes (default: all) sync what they acknowledged before it was on their disks."""
+        return self._loop.call(self._client.checkpoint(nodes, timeout=timeout))
+
+    def members(self, *, timeout: float | None = None) -> tuple[ClusterMember, ...]:
+        """Return the nodes of the cluster, as one of them knows them."""
+        return self._loop.call(self._client.members(timeout=timeout))
+
+    def join_token(
+        self,
+        *,
+        replaces: str | None = None,
+        lifetime: float = TOKEN_LIFETIME_S,
+        force: bool = False,
+        timeout: float | None = None,
+    ) -> str:
+        """Let one new node join within ``lifetime`` seconds; returns the token for its ``--join``.
+
+        ``replaces``: a node whose store is lost and whose place the new one takes.
+        """
+        return self._loop.call(
+            self._client.join_token(
+                replaces=replaces, lifetime=lifetime, force=force, timeout=timeout
+            )
+        )
+
+    def drain_node(self, node: str, *, drains: bool = True, timeout: float | None = None) -> None:
+        """Place no further replicas on a node; ``drains=False`` takes that back."""
+        self._loop.call(self._client.drain_node(node, drains=drains, timeout=timeout))
+
+    def remove_node(self, node: str, *, timeout: float | None = None) -> None:
+        """Retire a node that drains and has no replica any more; its id never comes back."""
+        self._loop.call(self._client.remove_node(node, timeout=timeout))
+
+    def order_replicas(
+        self,
+        channel: str,
+        nodes: Sequence[str],
+        *,
+        learners: Sequence[str] = (),
+        reason: str | None = None,
+        force: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Order that ``nodes`` vote in ``table/partition``; returns the number of the order."""
+        return self._loop.call(
+            self._client.order_replicas(
+                channel, nodes, learners=learners, reason=reason, force=force, timeout=timeout
+            )
+        )
+
+    def cancel_order(self, channel: str, change: int, *, timeout: float | None = None) -> None:
+        """End an order for the replicas of ``table/partition`` where it is."""
+        self._loop.call(self._client.cancel_order(channel, change, timeout=timeout))
+
+    def replicas(self, *, timeout: float | None = None) -> tuple[ReplicaChange, ...]:
+        """Return every channel with its replicas, and the orders for others."""
+        return self._loop.call(self._client.replicas(timeout=timeout))
 
     def step_down(
         self, channel: str, *, target: str | None = None, timeout: float | None = None
@@ -329,7 +412,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
     ) -> WriteSummary:
         """Insert or replace many rows; of rows with the same key the last one wins.
 
-        PartialWriteError tells what became of which row.
+        PartialWriteError states what became of which row.
         """
         return self._loop.call(
             self._table.put_many(list(rows), max_in_flight=max_in_flight, ttl=ttl, timeout=timeout)
@@ -362,7 +445,8 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         partitions: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> Position:
-        """Tell that a micro-batch written row by row is complete; reads count them (BLOG-32)."""
+        """Announce that a micro-batch written row by row is complete; reads count them
+        (BLOG-32)."""
         return self._loop.call(
             self._table.mark_batch(writer, batch_id, partitions=partitions, timeout=timeout)
         )
@@ -381,7 +465,7 @@ class Table(BatchTable, ChangesTable, SnapshotTable):
         return self._loop.call(self._table.definition(timeout=timeout))
 
     def get(self, key: Any, **options: Unpack[ReadOptions]) -> dict[str, Any] | None:
-        """Return the row with this key or None; linearizable unless told otherwise."""
+        """Return the row with this key or None; linearizable by default."""
         return self._loop.call(self._table.get(key, **options))
 
     def get_result(self, key: Any, **options: Unpack[ReadOptions]) -> GetResult:
@@ -496,7 +580,7 @@ class BulkWriter:
         self._loop = loop
 
     def add(self, partition: int, payload: bytes, rows: int) -> None:
-        """Queue a record (``rows.payload.encode_rows``); waits while the window is full.
+        """Queue a record (``protocol.payload.encode_rows``); waits while the window is full.
 
         Raises the error of an earlier one.
         """

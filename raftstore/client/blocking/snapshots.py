@@ -131,6 +131,32 @@ class Snapshot:
         pages = self.inner.pages(partition, start=start, stop=stop, timeout=timeout)
         return iterate(pages, self._loop, 1)
 
+    def has_expiries(self, *, timeout: float | None = None) -> bool:
+        """Return whether rows of the table ever had a lifetime (ttl), of their own or the
+        table's."""
+        return self._loop.call(self.inner.has_expiries(timeout=timeout))
+
+    def expiries(
+        self,
+        partition: int,
+        *,
+        start: bytes = b"",
+        stop: bytes = b"",
+        timeout: float | None = None,
+    ) -> dict[bytes, int]:
+        """Return when rows of one partition expire, those of the encoded keys of [start, stop):
+        key -> ms since 1970. Rows that do not expire are not in it."""
+        return self._loop.call(
+            self.inner.expiries(partition, start=start, stop=stop, timeout=timeout)
+        )
+
+    def scan_with_expiries(
+        self, *, timeout: float | None = None
+    ) -> Generator[tuple[dict[str, Any], int], None, None]:
+        """Iterate over all rows in key order, each with its expiry in ms since 1970; 0: it has
+        none."""
+        return iterate(self.inner.scan_with_expiries(timeout=timeout), self._loop)
+
     def rows_of(
         self, partition: int, keys: Sequence[bytes], *, timeout: float | None = None
     ) -> Generator[Sequence[Item], None, None]:
@@ -145,7 +171,7 @@ class Snapshot:
         return self._loop.call(self.inner.cuts(parts, start=start, stop=stop, timeout=timeout))
 
     def close(self) -> None:
-        """Tell the nodes that it is no longer needed. Repeating it is harmless."""
+        """Notify the nodes that it is no longer needed. Repeating it is harmless."""
         if not self._loop.is_stopped:
             self._loop.call(self.inner.close())
 

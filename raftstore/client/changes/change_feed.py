@@ -58,7 +58,7 @@ Pair = tuple[bytes, bytes | None]
 
 
 class Place(NamedTuple):
-    """Where a partition is read on: behind seq ``after``; of the record that follows ``sub`` tells
+    """Where a partition is read on: behind seq ``after``; of the record that follows ``sub`` says
     what was read (``ChangesAnswer``), and of the piece there so many rows."""
 
     after: Seq = Seq(0)
@@ -83,7 +83,7 @@ class ChangePosition:
         except (ValueError, msgspec.MsgspecError) as error:
             reason = "it is damaged" if isinstance(error, msgspec.MsgspecError) else error
             raise PositionError(
-                f"{token!r:.80} is not a position of changes ({reason}); give one that was told "
+                f"{token!r:.80} is not a position of changes ({reason}); give one that was given "
                 "with a change, or earliest or latest"
             ) from error
         return cls(uuid, tuple(Place(Seq(after), sub, rows) for after, sub, rows in places))
@@ -108,7 +108,7 @@ class Change:
     batch_id: int | None
     """Of the atomic batch that it came with."""
     position: ChangePosition
-    """Behind this change and all that were told before."""
+    """Behind this change and all that were delivered before."""
     expires_ms: int | None = None
     """When a row with a lifetime expires, by the wall clock of its leader."""
 
@@ -270,7 +270,7 @@ def places_of(start: Any, info: TableInfo) -> list[Place]:
         )
     if start.table_uuid != info.uuid or len(start.places) != info.partitions:
         raise PositionError(
-            f"the position is of another table than {info.name!r} is today (perhaps an earlier one "
+            f"the position is of another table than today's {info.name!r} (perhaps an earlier one "
             "of that name); start from earliest or latest"
         )
     return list(start.places)
@@ -284,7 +284,7 @@ class ChangeReader:
         self._schema = schema
         self._skip = [place.rows for place in places]
         self.places = list(places)
-        """By partition: behind everything that was told."""
+        """By partition: behind everything that was delivered."""
 
     @property
     def position(self) -> ChangePosition:
@@ -292,7 +292,7 @@ class ChangeReader:
         return ChangePosition(self._info.uuid, tuple(self.places))
 
     def read(self, partition: int, page: FeedPage) -> Iterator[Change]:
-        """Iterate over the changes of a page that were not told before."""
+        """Iterate over the changes of a page that were not delivered before."""
         skip, told = self._skip[partition], 0
         start = page.start
         for piece in page.pieces:

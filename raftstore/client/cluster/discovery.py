@@ -36,7 +36,8 @@ NAMES_SHOWN_MAX: Final = 20
 _ROUND_MS = 500
 """A round of questions that nobody answers is given up after this, and the next may begin."""
 CATALOG_AGE_MS_MAX: Final = 2_000
-"""A node that lately heard the leader of the catalog is believed that a table does not exist."""
+"""A node that lately received something from the leader of the catalog is believed that a table
+does not exist."""
 
 
 def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
@@ -104,7 +105,7 @@ class Discovery:
     # --- questions -------------------------------------------------------------------------------
 
     def want_leaders(self) -> None:
-        """Ask around, unless somebody did a moment ago; the topology tells its listeners."""
+        """Ask around, unless that was done a moment ago; the topology notifies its listeners."""
         if self._round is None and self._now_ms() >= self._next_round_ms:
             self._round = asyncio.get_running_loop().create_task(
                 self._ask_around(), name="raftstore discovery round"

@@ -1,7 +1,7 @@
 """The router's map of the replicas that a client may ask, fed by every answer. Pure.
 
 Everything here only orders the replicas (S7.4): whether one may serve is for the replica to judge
-by its own state at the moment it answers. So a replica that was not heard of lately is taken for
+by its own state at the moment it answers. So a replica that nothing is known of lately is taken for
 one that is not behind: if it is, that costs one refusal. One that said itself that it does not know
 how far behind it is counts as infinitely far (S7.3), until it may have learned.
 """
@@ -22,7 +22,7 @@ from raftstore.types import ChannelId, NodeId
 PENALTY_MS: Final = 1_000
 """How long a replica is asked last in a channel after it failed there."""
 HINT_AGE_MS_MAX: Final = 1_000
-"""Lag told longer ago than this is unknown: the replica may have caught up since."""
+"""Lag reported longer ago than this is unknown: the replica may have caught up since."""
 _SMOOTHING: Final = 0.2
 """Weight of the newest round trip in the mean."""
 
@@ -36,7 +36,7 @@ class _Told:
     at_ms: int
     lag: int | None
     batches_behind: int | None
-    """Where it was not told, no more than rows: each micro-batch ends with one of its own."""
+    """Where it was not reported, no more than rows: each micro-batch ends with one of its own."""
 
     def is_repeated_by(self, newer: _Told) -> bool:
         """Whether the newer word changes nothing but its age."""
@@ -59,7 +59,7 @@ class _Channel:
 
 
 class RouteBook:
-    """See the module. ``reach`` tells how the link to a node is: up, down, or not tried yet."""
+    """See the module. ``reach`` returns how the link to a node is: up, down, or not tried yet."""
 
     def __init__(self, reach: Callable[[NodeId], HealthState]) -> None:
         self._reach = reach
@@ -73,7 +73,7 @@ class RouteBook:
     # --- news ------------------------------------------------------------------------------------
 
     def learn(self, served: Served, now_ms: int) -> None:
-        """An answer told where its replica is (KLIP-48)."""
+        """An answer stated where its replica is (KLIP-48)."""
         channel, node = self._channel(served.channel), served.node
         if not served.pinned:  # a pinned state is old on purpose
             batches = served.batches_behind

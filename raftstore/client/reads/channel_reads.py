@@ -10,7 +10,7 @@ from typing import Any, Final
 from raftstore.client.context import Context
 from raftstore.client.reads.get_batcher import Fallback, GetBatcher, answers_keys
 from raftstore.client.reads.read_engine import ReadEngine
-from raftstore.client.reads.read_spec import Pin, ReadSpec
+from raftstore.client.reads.read_spec import Pin, ReadSpec, pinned
 from raftstore.client.reads.router import RoutingPolicy
 from raftstore.client.requests.answers import expect
 from raftstore.client.requests.attempt import BuildRequest
@@ -39,6 +39,7 @@ from raftstore.protocol.reads import (
     ScanAnswer,
     row_read,
 )
+from raftstore.protocol.replica_checks import RowExpiries, RowExpiriesAnswer
 from raftstore.protocol.requests import ClientAnswer
 from raftstore.protocol.snapshots import SnapshotAnswer
 from raftstore.types import ChannelId, NodeId, Seq, node_name
@@ -243,8 +244,21 @@ class ChannelReads:
         policy = RoutingPolicy(prefer=prefer)
         return await self._engine.ask(channel, build, deadline_ms, what=what, policy=policy)
 
+    async def expiries(
+        self, channel: ChannelId, pin: Pin, start: bytes, stop: bytes, deadline_ms: int
+    ) -> RowExpiriesAnswer:
+        """Ask when the rows of a range of a pinned state expire."""
+        answer = await self._ask_pinned(
+            channel,
+            lambda number, left_ms: RowExpiries(number, channel, pin.number, start, stop, left_ms),
+            pinned(pin),
+            pin,
+            deadline_ms,
+        )
+        return expect(RowExpiriesAnswer, answer)
+
     def close_pin(self, channel: ChannelId, pin: Pin) -> None:
-        """Tell the node that the state is no longer needed; it forgets it by itself in time."""
+        """Notify the node that the state is no longer needed; it drops it by itself in time."""
         link = self._context.links.query(pin.node)
         if link is not None and link.is_open:
             with suppress(TransportError, OverloadedError):

@@ -62,7 +62,7 @@ class Fallback(NamedTuple):
     reason: str
 
     def hosts(self) -> dict[str, str]:
-        """Return the reason by the name of the node, as errors tell it."""
+        """Return the reason by the name of the node, as errors state it."""
         return {} if self.node is None else {node_name(self.node): self.reason}
 
 
@@ -82,7 +82,7 @@ class _Group:
     """Whom it asks as the leader."""
 
     def end(self, outcome: GetAnswer | FoundKeys | Fallback) -> None:
-        """Tell all callers."""
+        """Hand the outcome to all callers."""
         for waiter, first in self.waiters:
             if not waiter.done():
                 waiter.set_result(
@@ -202,7 +202,8 @@ class GetBatcher:
             self._fail_all(request, str(error))
             return
         except RaftstoreError:
-            # No fault of the node: each caller falls back and is told, and no other group is.
+            # No fault of the node: each caller falls back and learns the outcome; other groups are
+            # not touched.
             for group in groups:
                 group.end(Fallback(None, ""))
             return

@@ -1,6 +1,6 @@
 """Which replicas a read asks, in which order; decisions are kept while nothing changes.
 
-Pure, like ``cluster.routing``, whose word it is: what is kept is what would be decided anew. That
+Pure, like ``policy.routing``, whose word it is: what is kept is what would be decided anew. That
 costs a third of a small read otherwise, and hundreds of reads come between two changes.
 """
 

@@ -86,7 +86,7 @@ class Attempt:
 
 
 class Patience:
-    """See the module. Pure; ``leader_of`` and ``heard_ms`` tell what is known by now."""
+    """See the module. Pure; ``leader_of`` and ``heard_ms`` return what is known by now."""
 
     def __init__(
         self,
@@ -130,7 +130,8 @@ class Patience:
         return max(now_ms + 1, min(now_ms + LOOK_MS, attempt.deadline_ms))
 
     def is_late(self, planned_ms: int, now_ms: int) -> bool:
-        """Return whether a look comes too late to tell silence from what was not read yet."""
+        """Return whether a look comes too late to distinguish silence from what was not read
+        yet."""
         return now_ms - planned_ms > LOOK_MS
 
 

@@ -59,7 +59,7 @@ class Asked:
         )
 
     def unanswered(self, node: NodeId, reason: str) -> None:
-        """It was sent, and there will be no answer."""
+        """Note that a request was sent to a node, and will get no answer."""
         self.hosts[node_name(node)] = reason
         self.is_in_doubt = True
         self.error = None

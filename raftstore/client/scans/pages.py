@@ -71,7 +71,10 @@ class PageToken(msgspec.Struct, frozen=True, array_like=True):
                 "give the same range and options as for the page before"
             )
         if any(place.partition >= info.partitions for place in token.places):
-            raise PageTokenError(f"the page token names partitions that {info.name!r} has not")
+            raise PageTokenError(
+                f"the page token names partitions that table {info.name!r} does not have; give the "
+                "token of a page of this table"
+            )
         return token
 
     def position(self) -> Position:
@@ -259,7 +262,7 @@ class PinnedScan:
 
 
 def served_parts(told: Mapping[int, Served]) -> tuple[ServedPart, ...]:
-    """Return what users are told of each partition's answer, in order."""
+    """Return what callers learn of each partition's answer, in order."""
     return tuple(
         ServedPart(
             partition=partition,
@@ -276,6 +279,6 @@ def served_parts(told: Mapping[int, Served]) -> tuple[ServedPart, ...]:
 
 
 def _nothing(info: TableInfo, partition: int, lane: _Lane) -> Served:
-    """Of a partition that a page before has read to its end."""
+    """The answer for a partition that an earlier page has read to its end."""
     channel = info.channels[partition].channel
     return Served(NodeId(""), channel, lane.term, lane.seq, None, None, "any", pinned=True)

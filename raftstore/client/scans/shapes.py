@@ -32,7 +32,7 @@ class Shape:
         return self._projection.of(row)
 
     def digest(self, start: bytes, stop: bytes) -> bytes:
-        """Tell scans apart: the pages of one have the same range and columns."""
+        """Distinguish scans: the pages of one have the same range and columns."""
         content = repr((start, stop, self._columns, self.keys_only)).encode()
         return hashlib.blake2b(content, digest_size=8).digest()
 

@@ -1,7 +1,7 @@
 """Opening one state of all channels of a table: who is asked for what, until ``vector`` is content.
 
 Every channel is asked at any replica and its state pinned with the answer. Channels that turn out
-to be behind the highest commit that somebody told of are asked again as of it; a replica that does
+to be behind the highest commit that any node reported are asked again as of it; a replica that does
 not come there in time is passed over. Usually nobody is behind and one round is all.
 """
 
@@ -55,7 +55,7 @@ class SnapshotToken:
     seqs: tuple[Seq, ...]
     """By partition: the position that was read."""
     life_ms: int = 0
-    """The longest that all of the nodes keep it, however it is read; 0: they do not tell."""
+    """The longest that all of the nodes keep it, however it is read; 0: they do not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def check_told_of(told: BatchResult | SnapshotToken, info: TableInfo) -> None:
     if told.table_uuid != info.uuid or len(told.vector) not in (0, info.partitions):
         what = "batch" if isinstance(told, BatchResult) else "snapshot"
         raise UnknownTableError(
-            f"the {what} is of another table than {info.name!r} is today (perhaps an earlier one "
+            f"the {what} is of another table than today's {info.name!r} (perhaps an earlier one "
             "of that name); open a new snapshot"
         )
 
@@ -203,8 +203,8 @@ class SnapshotOpening:
         found = self._answers[partition].commit
         if n == 0 and found:  # "as of no commit" cannot be asked for
             raise SnapshotExpiredError(
-                f"{self._info.name}/{partition} has applied commit {found}, and the state of "
-                "before any is not kept; read a new snapshot"
+                f"{self._info.name}/{partition} has applied commit {found}, and the state before "
+                "its first commit is not kept; read a new snapshot"
             )
         if n != found:
             raise DecodeError(f"asked for commit {n} and answered with {found}: the node is broken")
@@ -289,8 +289,8 @@ async def commit_of_batch(
         vector = told.vector
     if n < 0 or max(vector, default=0) > n:
         raise SnapshotExpiredError(
-            f"what table {info.name!r} was after {what} is not known any more, as others were "
-            "committed since; give what commit_batch returned, or read a new snapshot"
+            f"the state of table {info.name!r} after {what} is no longer known, because other "
+            "batches were committed since; give what commit_batch returned, or read a new snapshot"
         )
     return commit_of(vector)
 
@@ -314,7 +314,7 @@ async def _await_batch(
             known = f"the writer's last is {last}" if told.writers else "nor is such a writer known"
             raise NotUpToBoundError(
                 f"batch {batch_id} of writer {writer!r} is not in table {info.name!r} ({known}); "
-                "read when it was committed, or give it more time"
+                "read again once it is committed, or give it more time"
             )
         await asyncio.sleep(pause_ms / 1000)
 

@@ -1,7 +1,7 @@
 """Snapshots of a table: one state of all partitions, read as often as one likes until it is closed.
 
 Every micro-batch is in a snapshot as a whole or not at all (``vector`` says how). The nodes keep
-the state; a node that is gone takes its part along, and the reader is told so (PageExpiredError).
+the state; a node that is gone takes its part along, and the reader gets a PageExpiredError.
 """
 
 # ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
@@ -31,8 +31,11 @@ from raftstore.errors import (
 )
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.reads import ScanAnswer
+from raftstore.protocol.replica_checks import RowExpiriesAnswer
 from raftstore.rows.schema import TableSchema
 
+_NO_KEY: Final = b"\0"
+"""In front of all keys: a range up to it has none."""
 PAGE_ROWS: Final = 10_000
 """Rows of one page where rows are handed on by the page; a page has 4 MiB at most, too."""
 
@@ -178,6 +181,62 @@ class AsyncSnapshot:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
+    async def has_expiries(self, *, timeout: float | None = None) -> bool:
+        """Return whether rows of the table ever had a lifetime (ttl), of their own or the
+        table's."""
+        slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
+
+        async def has_any(partition: int) -> bool:
+            async with slots:
+                return (await self._expiries(partition, b"", _NO_KEY, timeout)).has_any
+
+        told = await gather_or_cancel([has_any(p) for p in range(self._info.partitions)])
+        return any(told)
+
+    async def expiries(
+        self,
+        partition: int,
+        *,
+        start: bytes = b"",
+        stop: bytes = b"",
+        timeout: float | None = None,
+    ) -> dict[bytes, int]:
+        """Return when rows of one partition expire, those of the encoded keys of [start, stop):
+        key -> ms since 1970. Rows that do not expire are not in it."""
+        found: dict[bytes, int] = {}
+        while True:
+            answer = await self._expiries(partition, start, stop, timeout)
+            found.update(answer.expiries)
+            if not answer.resume:
+                return found
+            start = answer.resume
+
+    async def scan_with_expiries(
+        self, *, timeout: float | None = None
+    ) -> AsyncGenerator[tuple[dict[str, Any], int], None]:
+        """Iterate over all rows in key order, each with its expiry in ms since 1970; 0: it has
+        none."""
+        expires_ms: dict[bytes, int] = {}
+        shape = Shape(self._schema, self._spec, keys_only=False)
+        pinned = self._pinned_scan(b"", b"", None, timeout, keys_only=False)
+
+        async def fetch(partition: int, at: bytes) -> ScanAnswer:
+            page = await pinned.fetch(partition, at)
+            if page.rows:
+                stop = page.rows[-1][0] + b"\0"
+                told = await self.expiries(
+                    partition, start=page.rows[0][0], stop=stop, timeout=timeout
+                )
+                expires_ms.update(told)
+            return page
+
+        items: AsyncGenerator[Item, None] = merged(self._info.partitions, b"", None, fetch)
+        try:
+            async for key, sealed, _ in items:
+                yield shape.row(key, sealed), expires_ms.pop(key, 0)
+        finally:
+            await items.aclose()
+
     async def cuts(
         self, parts: int, *, start: bytes = b"", stop: bytes = b"", timeout: float | None = None
     ) -> list[list[bytes]]:
@@ -199,7 +258,7 @@ class AsyncSnapshot:
     # --- ending -----------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Tell the nodes that it is no longer needed. Repeating it is harmless."""
+        """Notify the nodes that it is no longer needed. Repeating it is harmless."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -224,6 +283,15 @@ class AsyncSnapshot:
         if self._is_closed:
             raise ArgumentError("the snapshot was closed; open a new one")
         return pin_of(self.token, partition)
+
+    async def _expiries(
+        self, partition: int, start: bytes, stop: bytes, timeout: float | None
+    ) -> RowExpiriesAnswer:
+        channel = self._info.channels[partition].channel
+        deadline_ms = self._context.deadline_ms(timeout)
+        return await self._channel_reads.expiries(
+            channel, self._pin(partition), start, stop, deadline_ms
+        )
 
     async def _page(self, partition: int, part: Range, timeout: float | None) -> ScanAnswer:
         channel = self._info.channels[partition].channel
@@ -258,8 +326,28 @@ class AsyncSnapshot:
         keys_only: bool,
     ) -> AsyncGenerator[dict[str, Any], None]:
         start, stop = bounds
-        info, token = self._info, self.token
         shape = Shape(self._schema, self._spec, keys_only=keys_only)
+        pinned = self._pinned_scan(start, stop, limit, timeout, keys_only=shape.keys_only)
+        items: AsyncGenerator[Item, None] = merged(
+            self._info.partitions, start, limit, pinned.fetch
+        )
+        try:
+            async for key, sealed, _ in items:
+                yield shape.row(key, sealed)
+        finally:
+            await items.aclose()
+
+    def _pinned_scan(
+        self,
+        start: bytes,
+        stop: bytes,
+        limit: int | None,
+        timeout: float | None,
+        *,
+        keys_only: bool,
+    ) -> PinnedScan:
+        """A scan of the states that are kept, from their first page on."""
+        info, token = self._info, self.token
         self._pin(0)
         pinned = PinnedScan(
             self._channel_reads,
@@ -267,7 +355,7 @@ class AsyncSnapshot:
             ANY_STATE,
             stop,
             page_rows=SCAN_PAGE_ROWS if limit is None else max(1, min(limit, SCAN_PAGE_ROWS)),
-            keys_only=shape.keys_only,
+            keys_only=keys_only,
             deadline_ms=lambda: self._context.deadline_ms(timeout),
         )
         nodes = tuple(dict.fromkeys(token.nodes))
@@ -276,9 +364,4 @@ class AsyncSnapshot:
             for p in range(info.partitions)
         )
         pinned.resume(PageToken(info.uuid, b"", start, nodes, places))
-        items: AsyncGenerator[Item, None] = merged(info.partitions, start, limit, pinned.fetch)
-        try:
-            async for key, sealed, _ in items:
-                yield shape.row(key, sealed)
-        finally:
-            await items.aclose()
+        return pinned

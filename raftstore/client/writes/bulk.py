@@ -1,8 +1,8 @@
 """Bulk writing of records that the caller has encoded: a bounded window, order kept per partition.
 
 For the Spark sink and other loaders: rows are already split by ``rows.partitioner`` and encoded by
-``rows.payload``. Up to ``max_in_flight`` records are on their way at once, one per partition, so
-records of one partition are applied in the order they were added, through any failover.
+``protocol.payload``. Up to ``max_in_flight`` records are on their way at once, one per partition,
+so records of one partition are applied in the order they were added, through any failover.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AsyncBulkWriter:
         self._position = Position()
 
     async def add(self, partition: int, payload: bytes, rows: int) -> None:
-        """Queue a record (``rows.payload.encode_rows``); waits while the window is full."""
+        """Queue a record (``protocol.payload.encode_rows``); waits while the window is full."""
         self._check()
         await self._slots.acquire()
         if self._error is not None:

@@ -65,7 +65,7 @@ class Publisher:
     # --- publishing ------------------------------------------------------------------------------
 
     async def publish(self, write: Write, deadline_ms: int) -> PubAck:
-        """Publish and return the ack; raise the RequestError that tells the outcome."""
+        """Publish and return the ack; raise the RequestError that states the outcome."""
         _check_size(write)
         if not self._topology.replicas_of(write.channel):
             raise _dropped(self._topology.name_of(write.channel))

@@ -6,7 +6,7 @@ when one of them has its outcome. The rules, each in one place below:
 
 * a key is in one record under way at most, and once in it: writes of one key are applied in the
   order they were begun, through any retry, and each has a version of its own (``if_position``);
-* rows share a record only when their deadlines are close: what becomes of the record is told to
+* rows share a record only when their deadlines are close: the outcome of the record is reported to
   all of them at the first of these, and nobody loses more than a tenth of its time by that;
 * rows share a record only when they have one lifetime (TTL), as it is the record's;
 * a conditional write has a record of its own, and is never held up by those that share. It waits
@@ -139,7 +139,7 @@ class RowGathering:
             earliest_ms = min(first_ms, row.deadline_ms)
             latest_ms = max(last_ms, row.deadline_ms)
             if (latest_ms - earliest_ms) * DEADLINE_SHARE > max(0, earliest_ms - now_ms):
-                continue  # one of them would be told too early: this row leaves with others
+                continue  # one of them would get its outcome too early: this row leaves with others
             first_ms, last_ms = earliest_ms, latest_ms
             rows.append(row)
             size += row.size

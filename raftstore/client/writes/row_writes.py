@@ -1,8 +1,9 @@
-"""Drives the single-row writes of one channel: which of them share a record, and who is told what.
+"""Drives the single-row writes of one channel: which of them share a record, and which outcome each
+caller gets.
 
 The rules of sharing are in ``row_gathering``, those of outcomes in ``publishing``; here are the
 callers. A row that waits may be taken back, by its deadline or when its caller is cancelled; of a
-record that was sent, all callers are told one outcome at one moment, and from then on the client
+record that was sent, all callers get one outcome at one moment, and from then on the client
 begins no attempt with its guid: ``client.fate`` may have promised one of them that it was not
 applied (N4). Rows of a record that certainly was not applied leave again in another one, with
 another guid, as long as they have time.
@@ -86,7 +87,7 @@ class RowWrites:
         self._reserving: asyncio.Task[None] | None = None
 
     async def write(self, write: RowWrite, deadline_ms: int) -> PubAck:
-        """Write a row; raise the RequestError that tells the outcome."""
+        """Write a row; raise the RequestError that states the outcome."""
         loop = asyncio.get_running_loop()
         row = _Row(
             write.key,
@@ -179,7 +180,8 @@ class RowWrites:
     # --- outcomes --------------------------------------------------------------------------------
 
     def _ended(self, record: _Record, result: PubAck | RequestError) -> None:
-        """Tell all callers of a record, or let those that have time leave again."""
+        """Report the outcome to all callers of a record, or let those that have time leave
+        again."""
         put_back: list[_Row] = []
         if isinstance(result, RequestError):
             result.guid = guid_text(record.running.write.channel, record.running.state.guid)

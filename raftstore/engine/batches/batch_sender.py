@@ -11,7 +11,7 @@ from raftstore.types import NodeId
 
 
 class BatchSender:
-    """Of one node."""
+    """Sends a node's messages about micro-batches."""
 
     def __init__(
         self,
@@ -20,14 +20,14 @@ class BatchSender:
         outbox: Outbox,
         to_self: Callable[[BatchMessage], None],
     ) -> None:
-        """``to_self`` takes what this node tells itself."""
+        """``to_self`` takes the messages of this node to itself."""
         self._me = me
         self._log = log
         self._outbox = outbox
         self._to_self = to_self
 
     def deliver(self, to: NodeId, message: BatchMessage) -> None:
-        """Send once all that it may tell is durable here (S0.5); to this very node: at once."""
+        """Send once all that it may report is durable here (S0.5); to this very node: at once."""
         if to == self._me:
             self._to_self(message)
         else:

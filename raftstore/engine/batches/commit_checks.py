@@ -4,10 +4,11 @@ A manifest is a client's word. Were it decided unseen, a channel that lacks a ch
 never apply it, nor anything after it. So each touched channel is asked first, all at once, and a
 batch is decided only when each of them said yes.
 
-A yes stays true until then, whatever happens in between (``machines.staging.staged_of``): only the
-end of the attempt lets a channel drop its chunks, and a COMMIT behind that end in the coordinator's
-log is fenced. So a late yes, one of an earlier leader of the channel, or one that a collection of
-garbage follows, does no harm. A no is told by a leader that a quorum confirmed after the question.
+A yes stays true until then, whatever happens in between
+(``state_machines.batches.staging.staged_of``): only the end of the attempt lets a channel drop its
+chunks, and a COMMIT behind that end in the coordinator's log is fenced. So a late yes, one of an
+earlier leader of the channel, or one that a collection of garbage follows, does no harm. A no comes
+from a leader that a quorum confirmed after the question.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class CommitChecks:
         return self._question(token, check.request, asked.part)
 
     def refusal(self, token: int, partition: int, chunks: int, rows: int) -> Verdict:
-        """A channel lacks what the manifest lists: what its client is told."""
+        """A channel lacks what the manifest lists: the answer to its client."""
         check = self._checks[token]
         part = check.open[partition].part
         text = (

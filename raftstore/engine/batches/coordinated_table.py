@@ -1,7 +1,7 @@
 """Volatile state of one table's coordinator: clients that wait, answers of channels.
 
 All of it is in memory and dies with the leadership. The next leader starts from the outbox in its
-applied state, sends everything again, and hears again what was applied (rule 4).
+applied state, sends everything again, and gets again what was applied (rule 4).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Opened:
 
 @dataclass(slots=True)
 class _Gate:
-    """A client that hears of a commit when every channel it touches has applied it."""
+    """A client that is notified of a commit when every channel it touches has applied it."""
 
     n: int
     waiter: Waiter
@@ -102,7 +102,7 @@ class CoordinatedTable:
         self._decided: dict[int, Decided] = {}
         self._news: tuple[tuple[int, int], ...] | None = None
         self._opened: dict[str, _Opened] = {}
-        """By writer: the attempt of each that was open when it was last heard of."""
+        """By writer: the attempt of each that was open when it last sent something."""
         self._writer_of: dict[int, str] = {}
         self._scanned_to: str | None = ""
         head = read_table(self.state)
@@ -138,7 +138,7 @@ class CoordinatedTable:
     def is_everywhere(self, n: int) -> bool:
         """Every channel that the decided commit touches has applied it (rule 5)."""
         if n not in self._entries:
-            # The state tells of records whose application was not reported to this thread yet.
+            # The state includes records whose application was not reported to this thread yet.
             self.refresh()
         entry = self._entries.get(n)
         return entry is None or not still_waiting(entry, self.acked)
@@ -182,14 +182,14 @@ class CoordinatedTable:
         self.gates[waiter.token] = _Gate(n, waiter, verdict)
 
     def forget(self, waiter: Waiter) -> None:
-        """The client was told that it waited too long, or is gone."""
+        """The client got the answer that it waited too long, or is gone."""
         self.checks.forget(waiter.token)
         self.gates.pop(waiter.token, None)
 
     # --- pushes -----------------------------------------------------------------------------------
 
     def next_pushes(self, now_ms: int) -> Iterator[tuple[int, ApplyBatch]]:
-        """(partition, message) for each channel that shall hear of its next commit now.
+        """(partition, message) for each channel that shall be notified of its next commit now.
 
         Rule 4: one commit at a time per channel, in the order of the chain.
         """
@@ -211,7 +211,7 @@ class CoordinatedTable:
             yield partition, self.message(entry.n, partition)
 
     def message(self, n: int, partition: int) -> ApplyBatch:
-        """The message that tells a channel of a commit in the outbox."""
+        """The message that notifies a channel of a commit in the outbox."""
         entry = self._entries[n]
         decided = self._decided.get(n)
         if decided is None:

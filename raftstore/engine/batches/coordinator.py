@@ -1,9 +1,10 @@
 """Opens attempts, decides batches and has every channel apply them: the leader of partition 0.
 
-What may be decided is judged when the record is applied (``machines.coordinator``), alike on every
-replica; here requests become records, their outcome becomes answers, and decided batches are pushed
-until each channel has said that it applied them. Nobody hears of success before that (rule 5), and
-nothing here is needed after the leadership: the next leader reads the outbox.
+What may be decided is judged when the record is applied (``state_machines.batches.coordinator``),
+alike on every replica; here requests become records, their outcome becomes answers, and decided
+batches are pushed until each channel has said that it applied them. Success is reported to no one
+before that (rule 5), and nothing here is needed after the leadership: the next leader reads the
+outbox.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.reads.read_rules import restoring_refusal
 from raftstore.engine.reads.reader import Reader
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import (
@@ -160,19 +162,25 @@ class Coordinator:
     ) -> None:
         entry = self._controller.catalog.table_of(table.runner.channel)
         assert entry is not None, "on_request refuses what is no table"
+        restoring = restoring_refusal(table.runner)
+        if restoring is not None and request.uuid.hex() != table.runner.table_settings.restoring:
+            self._refuse(waiter, *restoring)
+            return
         verdict = judge_begin(
             request,
             table.state,
             partitions=entry.partitions,
             pending_max=self._settings.pending_max,
             acked=table.acked,
-        ) or judge_dropped(
-            request,
-            entry.name,
-            table.state,
-            self._controller.catalog.dropped_writers.get(entry.name, ()),
-            is_current=table.is_current,
         )
+        if verdict is None and restoring is None:  # a restore brings what a dropped table had
+            verdict = judge_dropped(
+                request,
+                entry.name,
+                table.state,
+                self._controller.catalog.dropped_writers.get(entry.name, ()),
+                is_current=table.is_current,
+            )
         if verdict is not None:
             self._tell(table, waiter, verdict, now_ms)
             return
@@ -247,7 +255,7 @@ class Coordinator:
         *,
         begins: tuple[str, int, bytes] | None = None,
     ) -> None:
-        """Have a record made; ``waiters`` hear what it led to when it is applied here."""
+        """Have a record made; ``waiters`` are called with its verdict when it is applied here."""
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             del at_ms
@@ -398,7 +406,7 @@ class Coordinator:
     def on_resolve(self, sender: NodeId, message: ResolveWriter) -> None:
         """Rule 6: say which attempts are finished for a channel; any replica's state may.
 
-        An older state tells a lower floor, which only keeps chunks longer.
+        An older state gives a lower floor, which only keeps chunks longer.
         """
         runner = self._channels.get(message.channel)
         same_table = channel_table(message.target) == channel_table(message.channel)
@@ -428,8 +436,13 @@ class Coordinator:
             self._forget(runner.channel, LeadershipLostError, text)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
-        """The table was dropped."""
-        if runner.channel in self._tables:
+        """The table was dropped; opened anew, the channel is led in another term (S4.3)."""
+        if runner.channel not in self._tables:
+            return
+        if runner.is_reopened:
+            text = f"channel {runner.name} was opened anew; ask the new leader again"
+            self._forget(runner.channel, LeadershipLostError, text)
+        else:
             self._forget(runner.channel, UnknownTableError, "the table was dropped")
 
     def leads(self, runner: ChannelRunner, now_ms: int) -> None:
@@ -440,7 +453,8 @@ class Coordinator:
             self._arm(table, now_ms)
 
     def on_timer(self, now_ms: int) -> None:
-        """Send again what was not answered, close what nobody goes on with, tell who is late."""
+        """Send again what was not answered, close what no writer goes on with, answer clients whose
+        time is up."""
         for table in tuple(self._tables.values()):
             table.scan_writers(now_ms)
             self._push(table, now_ms)

@@ -19,12 +19,12 @@ def pass_message(message: Message, reach: Callable[[str], object]) -> None:
     if isinstance(message, CommitBatch):
         reach("batch.before-decide")
     elif isinstance(message, ApplyBatchReply) and message.reason == APPLIED:
-        # The channel has applied the batch; the client that waits for it was not told.
+        # The channel has applied the batch; the client that waits for it was not answered.
         reach("batch.before-ack")
 
 
 def pass_answers(answers: Answers, reach: Callable[[str], object]) -> None:
-    """Steps of a coordinator were applied here, on any replica; no client was told yet."""
+    """Steps of a coordinator were applied here, on any replica; no client was answered yet."""
     for _, answer in answers:
         name = decode_verdict(answer).name
         if name == OPENED:

@@ -1,7 +1,7 @@
 """Micro-batches at the channels they touch: staged rows come in, decided batches are applied.
 
 A decided batch arrives from the coordinator, late, twice or from an earlier leader of it; that does
-no harm, for it tells what was decided once and for all. The channel's leader makes a record of
+no harm, for it carries what was decided once and for all. The channel's leader makes a record of
 it, and every replica judges that record alike when it is applied (S10).
 """
 
@@ -140,7 +140,7 @@ class ChannelBatches:
                 f"{led.staged_bytes} of {limits.staged_bytes_max} bytes are staged in {runner.name}"
             )
         else:
-            if message.attempt == 0:  # not one that is sent again
+            if message.attempt == 0:  # a retry is counted already
                 led.chunks += 1
                 led.staged_bytes += len(message.payload)
             return None
@@ -241,7 +241,7 @@ class ChannelBatches:
         )
 
     def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
-        """Records of a channel were applied here: tell the coordinator of batches among them."""
+        """Records of a channel were applied here: notify the coordinator of batches among them."""
         led = self._led.get(runner.channel)
         if led is None or not led.applying:
             return

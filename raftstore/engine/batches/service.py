@@ -1,4 +1,4 @@
-"""Atomic micro-batches of one node: its coordinators and the channels that they tell."""
+"""Atomic micro-batches of one node: its coordinators and the channels that they notify."""
 
 from __future__ import annotations
 
@@ -129,6 +129,10 @@ class BatchService:
         if runner.name != METADATA_NAME:
             self.coordinator.leader_changed(runner)
             self.staged.leader_changed(runner, now_ms)
+
+    def on_channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
+        """A channel was opened, at a start or anew."""
+        self.states.on_channel_opened(runner, now_ms)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
         """The table was dropped."""

@@ -8,8 +8,15 @@ committed command: no message ever creates a channel (S0.8).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from raftstore.core.events import TargetKnown
+from raftstore.engine.catalog.config_reports import ConfigReports
+from raftstore.engine.catalog.evacuator import Evacuator
+from raftstore.engine.catalog.hosting import Hosting
+from raftstore.engine.catalog.node_commands import NodeCommands
+from raftstore.engine.catalog.replica_commands import ReplicaCommands
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
 from raftstore.engine.channel.channel_parts import ChannelParts, RoleBefore
@@ -18,15 +25,16 @@ from raftstore.engine.channel.registry import ChannelRegistry
 from raftstore.engine.channel.runner import NO_BOUNDS, ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
-from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity, OnOpened
+from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity, OnOpened, retirement
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.told_levels import ToldLevels
-from raftstore.errors import Refusal, StoreTooOldError, UnknownChannelError
+from raftstore.errors import Refusal, StoreTooOldError, UnavailableError, UnknownChannelError
 from raftstore.policy.levels import (
     LEVEL_OF_KIND,
     why_format_is_too_new,
     why_kind_is_too_new,
 )
+from raftstore.policy.metadata_members import metadata_target
 from raftstore.ports.tables import Answers
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.catalog import (
@@ -37,11 +45,14 @@ from raftstore.state_machines.catalog import (
 )
 from raftstore.state_machines.table import TableMachine
 from raftstore.types import (
+    ChangeTarget,
     ChannelConfig,
     ChannelId,
     NodeId,
     RecordKind,
+    ReplicaNumber,
     Role,
+    Seq,
     Term,
     channel_id,
     channel_partition,
@@ -81,16 +92,24 @@ class CatalogController:
         self.metadata_channel = channel_id(identity.cluster_id, 0)
         self.catalog = Catalog.empty()
         self.proposals = proposals
+        self.on_retired: Callable[[str], None] = lambda _: None
+        """Is called when this node has left the cluster for ever (M27), with the reason."""
         self._seen: dict[NodeId, str] = dict(identity.configured)
         if identity.advertise:
             self._seen[identity.me] = identity.advertise
         self._told_levels = levels.by_node
         self._registering: dict[NodeId, tuple[str, int]] = {}
         self._discover_due_ms = 0
+        self._members_target: ChangeTarget | None = None
+        """What the core of the metadata channel works towards."""
+        self.config_reports = ConfigReports(self, self._channels, parts.outbox, levels.at_least)
         self.opening: deque[ChannelId] = deque()
         """Channels of the catalog that wait for a turn of the node to be opened in."""
         self.deadlines: Deadlines[int] = Deadlines()
-        """One: of the channels that wait to be opened."""
+        """Of the channels that wait to be opened, and of tables that wait to go."""
+        self.hosting = Hosting(
+            identity.me, parts.log, parts.tables, registry, parts.tell, self.deadlines
+        )
         self.commands = TableCommands(
             identity.me,
             parts.ids,
@@ -98,10 +117,24 @@ class CatalogController:
             self,
             standby_reads=settings.query.standby_reads,
             channels_max=settings.storage.channels_max,
+            no_space=parts.guard.catalog_refusal,
+        )
+        self.evacuator = Evacuator(self, parts.ids, watch.is_up)
+        self.replica_commands = ReplicaCommands(self.commands, answers, self, watch.is_up)
+        self.node_commands = NodeCommands(
+            identity,
+            self.commands,
+            answers,
+            self,
+            parts.clock.wall_ms,
+            watch.is_up,
+            parts.tell,
         )
 
     def start(self, now_ms: int, on_opened: OnOpened = lambda _done, _total: None) -> None:
         """Open the metadata channel, then the channels of its last committed state."""
+        for node, _ in self._identity.nodes or self._identity.members:
+            self._watch.add_peer(node, now_ms)
         self._open_metadata(now_ms)
         self.on_catalog_applied(now_ms)
         while self.opening:  # nobody waits for a turn of a node that has just begun
@@ -110,15 +143,17 @@ class CatalogController:
             on_opened(done, done + len(self.opening))
 
     def reopen(self, runner: ChannelRunner, now_ms: int) -> None:
-        """Its log is another than when it was opened: as after a restart."""
+        """Close a channel whose log or table was replaced, and open it as after a restart."""
         channel = runner.channel
-        self._registry.close(channel, now_ms)
         table = self.catalog.table_of(channel)
+        runner.is_reopened = table is not None or channel == self.metadata_channel
+        self._registry.close(channel, now_ms)
         if channel == self.metadata_channel:
             self._open_metadata(now_ms)
             self.on_catalog_applied(now_ms)
         elif table is not None:
             self._open(channel, table, now_ms)
+            self.hosting.follow(self.catalog, (channel,), now_ms)
 
     def _open_metadata(self, now_ms: int) -> None:
         self._registry.open(
@@ -129,6 +164,7 @@ class CatalogController:
             creation_config=self._identity.creation_config(),
             durability="fsync",
             bounds=NO_BOUNDS,
+            number=ReplicaNumber(self._identity.number),
         )
 
     @property
@@ -140,11 +176,13 @@ class CatalogController:
         """Every known node with its newest endpoint, in a stable order.
 
         S0.7: what was seen or configured since the start counts most, then the catalog; where the
-        founders were at the birth is only believed of those that nothing newer is known of.
+        nodes were at the birth, or when this one joined, is only believed of those that nothing
+        newer is known of. M27: who is retired is no node of the cluster any more.
         """
-        founding = dict(self._identity.members)
+        first = dict(self._identity.nodes or self._identity.members)
         catalog = {entry.node: entry.endpoint for entry in self.catalog.nodes.values()}
-        return dict(sorted({**founding, **catalog, **self._seen}.items()))
+        found = sorted({**first, **catalog, **self._seen}.items())
+        return {node: at for node, at in found if node not in self.catalog.retired}
 
     def levels(self) -> dict[NodeId, int]:
         """The level of every known node, in a stable order.
@@ -159,16 +197,27 @@ class CatalogController:
         }
 
     def refusal_of(self, kind: RecordKind) -> Refusal | None:
-        """Code and text if some node could not read a record of this kind."""
+        """Why a record of this kind must not be written: some node could not read it; else None."""
         if kind not in LEVEL_OF_KIND:
             return None
-        text = why_kind_is_too_new(kind, self.levels())
-        return None if text is None else Refusal(StoreTooOldError, text)
+        return self._refusal(why_kind_is_too_new(kind, self.levels()))
 
     def refusal_of_format(self, number: int) -> Refusal | None:
-        """Code and text if some node could not read a catalog command of this format."""
-        text = why_format_is_too_new(number, self.levels())
-        return None if text is None else Refusal(StoreTooOldError, text)
+        """The same of a catalog command of this format."""
+        return self._refusal(why_format_is_too_new(number, self.levels()))
+
+    def _refusal(self, text: str | None) -> Refusal | None:
+        if text is None:
+            return None
+        known = {entry.node for entry in self.catalog.nodes.values()}
+        missing = ", ".join(node_name(node) for node in self.endpoints() if node not in known)
+        if missing:  # as in the first moments of a cluster, and then an upgrade is no remedy
+            return Refusal(
+                UnavailableError,
+                f"{missing}: not registered here yet, so this may be too new for it; start it if "
+                "it does not run",
+            )
+        return Refusal(StoreTooOldError, text)
 
     # --- the catalog changed ----------------------------------------------------------------------
 
@@ -181,42 +230,88 @@ class CatalogController:
             before = self.catalog
             self.catalog = Catalog.from_rows(rows, page.applied_seq, before=before)
             self._follow(before, now_ms)
+            self._lead_members(now_ms)
         self.commands.check_waiting(now_ms)
+
+    def _lead_members(self, now_ms: int) -> None:
+        """M30: the log of the metadata channel is the catalog, which says who its members are to
+        be; its leader works towards that."""
+        runner, catalog = self.metadata, self.catalog
+        if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
+            return
+        target = metadata_target(
+            runner.core.config(),
+            [entry.node for entry in catalog.nodes.values()],
+            catalog.numbers,
+            catalog.draining.keys() | catalog.retired.keys(),
+            self._watch.is_up,
+            Seq(catalog.version),
+        )
+        if target != self._members_target:
+            self._members_target = target
+            runner.inform(TargetKnown(target), now_ms)
+        self.evacuator.look(now_ms)
 
     def _follow(self, before: Catalog, now_ms: int) -> None:
         """Bring peers and channels in step with what changed."""
         for entry in self.catalog.nodes.values():
             self._watch.add_peer(entry.node, now_ms)
+        for node in self.catalog.retired.keys() - before.retired.keys():
+            self._forget(node, now_ms)
         changed, is_gone = self.catalog.changed_since(before)
         if is_gone:
             self._close_dropped(now_ms)
         for table in changed:
-            for partition, replicas in enumerate(table.placement):
-                channel = channel_id(table.uuid, partition)
+            for channel in table.channels:
                 runner = self._channels.get(channel)
                 if runner is not None:
                     runner.bounds = bounds_of(table)
                     runner.table_settings = table.settings
-                elif self._me in replicas:
-                    self.opening.append(channel)
-                    self.deadlines.push(_OPENING, 0)  # at once
+                else:
+                    self._open_soon(channel)
+        self._follow_replicas(self.catalog.replicas_changed_since(before), now_ms)
         self._open_some(now_ms)
+
+    def _follow_replicas(self, channels: Iterable[ChannelId], now_ms: int) -> None:
+        """Bring replicas in step with what is ordered and reported (M12, M20)."""
+        names = [name for name in channels if name != self.metadata_channel]
+        self.hosting.follow(self.catalog, names, now_ms)
+        for channel in names:
+            if channel not in self._channels:
+                self._open_soon(channel)
+
+    def _open_soon(self, channel: ChannelId) -> None:
+        if self.hosting.number_of(channel, self.catalog) is not None:
+            self.opening.append(channel)
+            self.deadlines.push(_OPENING, 0)  # at once
+
+    def _forget(self, node: NodeId, now_ms: int) -> None:
+        """M27: a node has left for ever; nothing is said of it or to it any more."""
+        self._seen.pop(node, None)
+        self._told_levels.pop(node, None)
+        self._registering.pop(node, None)
+        if node == self._me:
+            self.on_retired(retirement(node, self._identity.cluster_id))
+        else:
+            self._watch.remove_peer(node, now_ms)
 
     def _close_dropped(self, now_ms: int) -> None:
         self._watch.forget_hints(self.exists)
         for channel in tuple(self._channels):
-            # S0.8: a row that is absent proves nothing, it may have been lost: the drop's own does.
+            # S0.8: a missing row may have been lost; only the row that the drop left proves a drop.
             if channel_table(channel) in self.catalog.dropped:
                 self._tell("channel_closed", channel=self._channels[channel].name)
                 self._registry.drop(channel, now_ms)
 
     def _open_some(self, now_ms: int) -> None:
-        """Opening a channel takes a fraction of a millisecond; a large table has a thousand."""
+        """Open the next channels that wait, not all in one turn: a large table has a thousand,
+        and each takes a fraction of a millisecond."""
         for _ in range(min(OPENED_AT_ONCE, len(self.opening))):
             channel = self.opening.popleft()
             table = self.catalog.table_of(channel)
             if table is not None and channel not in self._channels:
                 self._open(channel, table, now_ms)
+                self.hosting.follow(self.catalog, (channel,), now_ms)
         if not self.opening:
             self.deadlines.cancel(_OPENING)
 
@@ -235,15 +330,22 @@ class CatalogController:
         del before, now_ms
         if runner.channel == self.metadata_channel:
             self._registering.clear()
+            self._members_target = None
+            self.evacuator.forget()
 
     def on_introduced(self, node: NodeId, endpoint: str, level: int) -> None:
         """A peer said where it can be reached (addresses may change, S0.7), and its level."""
+        if node in self.catalog.retired:
+            return
         if endpoint:
             self._seen[node] = endpoint
         self._told_levels[node] = level
 
     def _open(self, channel: ChannelId, table: TableEntry, now_ms: int) -> None:
         partition = channel_partition(channel)
+        number = self.hosting.number_of(channel, self.catalog)
+        if number is None:
+            return
         # S0.8: the log remembers that a channel was dropped, and refuses to open it, where the
         # catalog is applied again from an earlier position and has not come to the drop yet.
         with suppress(UnknownChannelError):
@@ -256,6 +358,7 @@ class CatalogController:
                 durability=table.durability,
                 bounds=bounds_of(table),
                 table_settings=table.settings,
+                number=number,
             )
 
     # --- timers -----------------------------------------------------------------------------------
@@ -268,6 +371,11 @@ class CatalogController:
         if now_ms >= self._discover_due_ms:
             self._discover_due_ms = now_ms + self._discover_interval_ms
             self._discover(now_ms)
+            self._lead_members(now_ms)
+            self._follow_replicas(tuple(self.catalog.changes), now_ms)
+            self.config_reports.report(now_ms)
+        if self.hosting.on_timer(now_ms):
+            self._follow_replicas(tuple(self.catalog.changes), now_ms)
         self._register_nodes(now_ms)
         self._open_some(now_ms)
         if self.commands.waiting:
@@ -289,7 +397,7 @@ class CatalogController:
             return
         for node, endpoint in self.endpoints().items():
             known = self.catalog.nodes.get(node_name(node))
-            # A node that told nothing since the start keeps the level it is known with.
+            # A node that reported nothing since the start keeps the level it is known with.
             level = self._told_levels.get(node, 0 if known is None else known.level)
             present = (node, endpoint, level)
             if known is not None and (known.node, known.endpoint, known.level) == present:

@@ -7,6 +7,7 @@ anything was proposed or handed over says so; what goes on behind the deadline i
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol
@@ -46,6 +47,7 @@ from raftstore.errors import (
 from raftstore.policy.placement import PlacementError, place_table
 from raftstore.ports.ids import IdSource
 from raftstore.protocol.admin import CreateTable, DropTable, EditTable, StepDown
+from raftstore.protocol.members import JoinAccepted
 from raftstore.protocol.message import Done, Failed, failed
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.staged import writer_fault
@@ -115,13 +117,16 @@ class TableCommands:
         *,
         standby_reads: bool,
         channels_max: int,
+        no_space: Callable[[], Refusal | None],
     ) -> None:
-        """``standby_reads``: what new tables begin with; ``channels_max``: of each node."""
+        """``standby_reads``: what new tables begin with; ``channels_max``: of each node;
+        ``no_space``: code and text if this node's disk has no room for changes of the catalog."""
         self._me = me
         self._ids = ids
         self._answers = answers
         self._standby_reads = standby_reads
         self._channels_max = channels_max
+        self._no_space = no_space
         self._view = view
         self.waiting: list[_Waiting] = []
         """Clients without an answer: always the same list."""
@@ -134,30 +139,30 @@ class TableCommands:
 
     def on_create_table(self, client: int, request: CreateTable, now_ms: int) -> None:
         """Compare-and-set on the name; answered when every partition has a leader (S0.8)."""
-        if self._refuse_command(client, request.request_id):
+        if self.refuse_command(client, request.request_id):
             return
         existing = self._view.catalog.tables.get(request.name)
         problem = definition_problem(request, is_new=existing is None)
         if problem is not None:
-            self._fail(client, request.request_id, SchemaError, problem)
+            self.fail(client, request.request_id, SchemaError, problem)
             return
         if existing is not None:
             self._answer_existing(client, request, existing, now_ms)
             return
-        candidates = [e.node for e in self._view.catalog.nodes.values()]
+        candidates = self._view.catalog.placeable()
         try:
             placement = place_table(
                 partitions=request.partitions,
                 replicas=request.replicas,
                 nodes=candidates,
-                existing=[t.placement for t in self._view.catalog.tables.values()],
+                existing=self._view.catalog.placements(),
             )
         except PlacementError as error:
             # Founders register in a moment; nobody knows of nodes that may come some day.
             founders = self._view.metadata.core.config().members
             is_final = request.replicas > len({*founders, *candidates})
             kind = SchemaError if is_final else UnavailableError
-            self._fail(client, request.request_id, kind, str(error))
+            self.fail(client, request.request_id, kind, str(error))
             return
         entry = msgspec.structs.replace(
             entry_of(request),
@@ -166,7 +171,7 @@ class TableCommands:
             standby_reads=self._standby_reads,
         )
         asked = client, request.request_id
-        if self._refuse_size(*asked, entry) or self._refuse_channels(*asked, entry):
+        if self._refuse_full(*asked) or self._refuse_bounds(*asked, entry):
             return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
@@ -182,7 +187,7 @@ class TableCommands:
                 text = (
                     f"table {request.name!r} was created, and another client has dropped it since"
                 )
-                self._fail(client, request.request_id, OperationInDoubtError, text)
+                self.fail(client, request.request_id, OperationInDoubtError, text)
                 return
             self._await_leaders(client, request, current, at_ms)
 
@@ -196,23 +201,23 @@ class TableCommands:
 
     def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
         """Remove a table; its UUID is remembered as dropped, and who had batches in it."""
-        if self._refuse_command(client, request.request_id):
+        if self.refuse_command(client, request.request_id):
             return
         entry = self._view.catalog.tables.get(request.name)
         if entry is None:
             text = f"there is no table {request.name!r}; `raftstore table ls` lists them"
-            self._fail(client, request.request_id, UnknownTableError, text)
+            self.fail(client, request.request_id, UnknownTableError, text)
             return
         if request.uuid not in (b"", entry.uuid):
             text = f"table {request.name!r} was dropped and created again; look at it and repeat"
-            self._fail(client, request.request_id, UnknownTableError, text)
+            self.fail(client, request.request_id, UnknownTableError, text)
             return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             if not self._answer_failure(client, request.request_id, answer, "drop"):
                 # The answer comes before the apply's notice.
                 self._view.on_catalog_applied(at_ms)
-                self._answer(client, self._done(request.request_id))
+                self.answer(client, self.done(request.request_id))
 
         command = drop_table_command(request.name, entry.uuid, _writers(request))
         self._view.proposals.propose(self._view.metadata, command, done, now_ms)
@@ -222,30 +227,30 @@ class TableCommands:
 
         Each property is set on its own, so a concurrent change of another one is not undone.
         """
-        if self._refuse_command(client, request.request_id):
+        if self.refuse_command(client, request.request_id):
             return
         catalog = self._view.catalog
         edited = self._edited(client, request)
         if edited is None or self._refuse_size(client, request.request_id, edited):
             return
         if edited == catalog.tables[request.name]:
-            self._answer(client, self._done(request.request_id))
+            self.answer(client, self.done(request.request_id))
             return
         deadline_ms = now_ms + request.timeout_ms
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
             if isinstance(answer, PubReject):
-                self._fail(client, request.request_id, *refusal_told(answer.code, answer.message))
+                self.fail(client, request.request_id, *refusal_told(answer.code, answer.message))
             elif not answer.conflict:
-                self._answer(client, self._done(request.request_id))
+                self.answer(client, self.done(request.request_id))
             elif at_ms < deadline_ms:
                 left = msgspec.structs.replace(request, timeout_ms=deadline_ms - at_ms)
                 self.held.give(client, request.request_id, 1)
                 self.on_edit_table(client, left, at_ms)
             else:
                 text = f"others changed table {request.name!r} at each try; nothing was done, retry"
-                self._fail(client, request.request_id, UnavailableError, text)
+                self.fail(client, request.request_id, UnavailableError, text)
 
         self._view.proposals.propose(
             self._view.metadata,
@@ -272,6 +277,14 @@ class TableCommands:
         self._wait_for([*self.waiting, command])
         return True
 
+    def is_handing_over(self, runner: ChannelRunner) -> bool:
+        """Whether a client waits for this leader to hand the channel over."""
+        asked = (runner.me, runner.elector.term)
+        return any(
+            waiting.was_leader == asked and waiting.channels == (runner.channel,)
+            for waiting in self.waiting
+        )
+
     def step_down_refused(self, runner: ChannelRunner, reason: str) -> None:
         """S9: nobody was asked to take over, so the leadership certainly stays."""
         asked = (runner.me, runner.elector.term)
@@ -279,7 +292,7 @@ class TableCommands:
         for waiting in self.waiting:
             if waiting.channels == (runner.channel,) and waiting.was_leader == asked:
                 text = f"{waiting.what}: {reason}"
-                self._fail(waiting.client, waiting.request_id, UnavailableError, text)
+                self.fail(waiting.client, waiting.request_id, UnavailableError, text)
             else:
                 still.append(waiting)
         self._wait_for(still)
@@ -289,21 +302,21 @@ class TableCommands:
         still: list[_Waiting] = []
         for waiting in self.waiting:
             if self._have_new_leaders(waiting):
-                self._answer(waiting.client, self._done(waiting.request_id))
+                self.answer(waiting.client, self.done(waiting.request_id))
             elif now_ms >= waiting.deadline_ms:
                 missing = [c for c in waiting.channels if not self._has_new_leader(c, waiting)]
                 text = (
                     f"{waiting.what}: {len(missing)} of {len(waiting.channels)} channels have "
                     "no new leader yet; it goes on, and `raftstore channel ls` shows how it ended"
                 )
-                self._fail(waiting.client, waiting.request_id, OperationInDoubtError, text)
+                self.fail(waiting.client, waiting.request_id, OperationInDoubtError, text)
             else:
                 still.append(waiting)
         self._wait_for(still)
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _refuse_command(self, client: int, request_id: int) -> bool:
+    def refuse_command(self, client: int, request_id: int) -> bool:
         """Before anything is done: such an answer says that it certainly will not be."""
         return self._refuse_unless_leader(client, request_id) or self._refuse_overload(
             client, request_id
@@ -330,8 +343,13 @@ class TableCommands:
             hint = elector.leader
             self._answers.answer(client, failed(request_id, NotLeaderError, text, leader_hint=hint))
         else:
-            text = "the metadata channel has no leader now; data channels go on, retry later"
-            self._answers.answer(client, failed(request_id, NoLeaderError, text))
+            text = "the metadata channel has no leader now"
+            if (full := self._no_space()) is not None:
+                text = f"{text}: {full.text}"
+                self._answers.answer(client, failed(request_id, full.error, text))
+            else:
+                text = f"{text}; data channels go on, retry later"
+                self._answers.answer(client, failed(request_id, NoLeaderError, text))
         return True
 
     def _refuse_overload(self, client: int, request_id: int) -> bool:
@@ -357,7 +375,7 @@ class TableCommands:
                 return edited_entry(entry, request.changes)
             except SchemaError as error:
                 problem = f"table {request.name!r}: {error}"
-        self._fail(client, request.request_id, kind, problem)
+        self.fail(client, request.request_id, kind, problem)
         return None
 
     def _refuse_size(self, client: int, request_id: int, entry: TableEntry) -> bool:
@@ -370,14 +388,26 @@ class TableCommands:
             f"with table {entry.name!r} the catalog has {size} bytes, the limit is "
             f"{CATALOG_BYTES_MAX}; use fewer partitions or a smaller schema, or drop tables"
         )
-        self._fail(client, request_id, PayloadTooLargeError, text)
+        self.fail(client, request_id, PayloadTooLargeError, text)
         return True
+
+    def _refuse_bounds(self, client: int, request_id: int, entry: TableEntry) -> bool:
+        """Whether the catalog, or some node, would have more than it may."""
+        asked = client, request_id
+        return self._refuse_size(*asked, entry) or self._refuse_channels(*asked, entry)
+
+    def _refuse_full(self, client: int, request_id: int) -> bool:
+        """Before a proposal that no quorum has room for: behind it the outcome is unknown."""
+        full = self._no_space()
+        if full is not None:
+            self.fail(client, request_id, full.error, full.text)
+        return full is not None
 
     def _refuse_channels(self, client: int, request_id: int, entry: TableEntry) -> bool:
         """Whether a node would have more channels than its open files allow."""
         placed = Counter(node for replicas in entry.placement for node in replicas)
-        for table in self._view.catalog.tables.values():
-            placed.update(node for replicas in table.placement for node in replicas)
+        for placement in self._view.catalog.placements():
+            placed.update(node for hosts in placement for node in hosts)
         node, channels = max(placed.items(), key=itemgetter(1))
         channels += 1  # that of the metadata
         if channels <= self._channels_max:
@@ -387,7 +417,7 @@ class TableCommands:
             f"limit is {self._channels_max}; use fewer partitions, drop tables, or raise "
             "LimitNOFILE (ulimit -n) and storage.channels_max of the nodes"
         )
-        self._fail(client, request_id, SchemaError, text)
+        self.fail(client, request_id, SchemaError, text)
         return True
 
     def _answer_existing(
@@ -402,16 +432,16 @@ class TableCommands:
             if same
             else " with another definition (see `raftstore table info`)"
         )
-        self._fail(client, request.request_id, TableExistsError, text)
+        self.fail(client, request.request_id, TableExistsError, text)
 
     def _answer_failure(
         self, client: int, request_id: int, answer: PubAck | PubReject, what: str
     ) -> bool:
         if isinstance(answer, PubReject):
-            self._fail(client, request_id, *refusal_told(answer.code, answer.message))
+            self.fail(client, request_id, *refusal_told(answer.code, answer.message))
             return True
         if answer.conflict and what == "drop":
-            self._fail(client, request_id, UnknownTableError, "the table was dropped meanwhile")
+            self.fail(client, request_id, UnknownTableError, "the table was dropped meanwhile")
             return True
         return False
 
@@ -431,7 +461,7 @@ class TableCommands:
         self._wait_for([*self.waiting, command])
         self.check_waiting(now_ms)
 
-    def _done(self, request_id: int) -> Done:
+    def done(self, request_id: int) -> Done:
         """With the version of the catalog that shows it: other copies may be behind (S1.9)."""
         return Done(request_id, {"version": self._view.catalog.version})
 
@@ -454,10 +484,12 @@ class TableCommands:
         leader, term = self._view.leader_of(channel)
         return leader is not None and (leader, term) != waiting.was_leader
 
-    def _fail(self, client: int, request_id: int, error: type[RequestError], text: str) -> None:
-        self._answer(client, failed(request_id, error, text))
+    def fail(self, client: int, request_id: int, error: type[RequestError], text: str) -> None:
+        """Refuse a command that was taken in."""
+        self.answer(client, failed(request_id, error, text))
 
-    def _answer(self, client: int, message: Done | Failed) -> None:
+    def answer(self, client: int, message: Done | Failed | JoinAccepted) -> None:
+        """End a command that was taken in."""
         self.held.give(client, message.request_id, 1)
         self._answers.answer(client, message)
 

@@ -21,6 +21,7 @@ from raftstore.protocol.table_settings import (
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.schema_growth import grown_schema
 from raftstore.state_machines.catalog import TableEntry
+from raftstore.types import DURABILITIES
 
 TABLE_NAME_CHARS_MAX = 128
 TABLE_NAME: Final = re.compile(
@@ -39,7 +40,9 @@ COUNTED: Final = {**BOUNDS_OF_A_TABLE, "max_replica_lag": "rows"}
 """Properties that are numbers, and what they count."""
 ADD_COLUMNS: Final = "add_columns"
 """Columns to append: a schema as ``df.schema.json()`` writes it."""
-EDITABLE: Final = (*COUNTED, *SETTING_LIMITS, "standby_reads", ADD_COLUMNS)
+RESTORING: Final = "restoring"
+"""Is removed when the table is whole, and never set again: a table that was served stays so."""
+EDITABLE: Final = (*COUNTED, *SETTING_LIMITS, "standby_reads", ADD_COLUMNS, RESTORING)
 
 
 def entry_of(request: CreateTable) -> TableEntry:
@@ -78,8 +81,9 @@ def definition_problem(request: CreateTable, *, is_new: bool) -> str | None:
         return f"partitions={request.partitions} is outside 1..{PARTITIONS_MAX}"
     if not 1 <= request.replicas <= REPLICAS_MAX:
         return f"replicas={request.replicas} is outside 1..{REPLICAS_MAX}"
-    if request.durability != "fsync":
-        return f"durability {request.durability!r} is not available yet; use 'fsync'"
+    if request.durability not in DURABILITIES:
+        names = ", ".join(DURABILITIES)
+        return f"durability {request.durability!r:.80} is not known; use one of {names}"
     if request.max_lag is not None and request.max_lag < 0:
         return f"max_lag={request.max_lag} is negative; use 0 or more rows"
     if (problem := settings_problem(request.settings)) is not None:
@@ -96,6 +100,13 @@ def edit_problem(changes: Mapping[str, Any]) -> str | None:
     if not changes:
         return f"no property to change was named; there are {', '.join(EDITABLE)}"
     for name, value in changes.items():
+        if name == "durability":
+            # The replicas would learn of it at different moments, and acknowledgements name one.
+            return (
+                "durability is fixed when a table is created; create another table with "
+                f"durability={value!r:.80} and copy the rows, as with `raftstore export` and "
+                "`raftstore import`"
+            )
         if name not in EDITABLE:
             return f"a table has no property {name!r} to change; use one of {', '.join(EDITABLE)}"
         problem = None if value is None else _value_problem(name, value)
@@ -107,6 +118,8 @@ def edit_problem(changes: Mapping[str, Any]) -> str | None:
 def _value_problem(name: str, value: Any) -> str | None:
     if name in SETTING_LIMITS:
         return setting_problem(name, value)
+    if name == RESTORING:
+        return f"restoring={value!r:.80} cannot be set, a table is created with it; give none"
     if name == ADD_COLUMNS:
         if not isinstance(value, str):
             return f"add_columns={value!r:.80} is no schema; give the text of df.schema.json()"
@@ -119,7 +132,7 @@ def _value_problem(name: str, value: Any) -> str | None:
 
 
 def edited_entry(entry: TableEntry, changes: Mapping[str, Any]) -> TableEntry:
-    """The entry with these changes; None is what a table has that was never told.
+    """The entry with these changes; None is what a table has that was never set.
 
     Raises SchemaError for columns that cannot be appended to this table.
     """
@@ -138,7 +151,11 @@ def edited_entry(entry: TableEntry, changes: Mapping[str, Any]) -> TableEntry:
 
 
 def _edited_settings(settings: TableSettings, changes: Mapping[str, Any]) -> TableSettings:
-    named = {name: value for name, value in changes.items() if name in SETTING_LIMITS}
+    named = {
+        name: value
+        for name, value in changes.items()
+        if name in SETTING_LIMITS or name == RESTORING
+    }
     return msgspec.structs.replace(settings, **named)
 
 

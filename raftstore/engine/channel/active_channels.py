@@ -6,11 +6,11 @@ from raftstore.types import ChannelId
 
 
 class ActiveChannels:
-    """Of one node: touched in the present call, or awaiting the log."""
+    """The channels of one node that the present call has touched, or that await the log."""
 
     def __init__(self) -> None:
         self.touched: dict[ChannelId, None] = {}
-        """What the present call has done anything to, up to now."""
+        """What the present call has done anything to, up to now; channels note themselves."""
         self._awaiting: dict[ChannelId, None] = {}
 
     def touch(self, channel: ChannelId) -> None:
@@ -29,6 +29,10 @@ class ActiveChannels:
         """Channels that were touched since this was asked last."""
         touched, self.touched = self.touched, {}
         return touched
+
+    def awaiting(self) -> tuple[ChannelId, ...]:
+        """Channels that await the log."""
+        return tuple(self._awaiting)
 
     def take_awaiting(self) -> dict[ChannelId, None]:
         """Channels that await the log; each that goes on awaiting it notes itself again."""

@@ -8,7 +8,8 @@ from raftstore.types import ChannelId
 
 
 class AppliedState(StateReader):
-    """Of one channel. It is of one position only while nothing is handed over to be applied."""
+    """The applied state of one channel: of one position only while nothing is handed over to be
+    applied."""
 
     def __init__(self, tables: TableStore, channel: ChannelId) -> None:
         self._tables = tables

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
+from typing import Final
 
 from raftstore.engine.channel.batch_feed import BatchFeed
 from raftstore.ports.log import MessageLog
@@ -15,13 +17,18 @@ APPLY_BYTES_PER_STEP = 4 * 1024 * 1024
 
 STEPS_AHEAD = 2
 """Steps handed over and not applied yet: one is being applied while the next waits."""
+HALTS_MAX: Final = 16
+"""Positions of one channel at which somebody wants to see the table; each costs one of its steps
+ahead."""
 
 
 class ApplyFeed:
-    """Every committed record, in seq order and once (S10); never beyond what it was told (S4.2).
+    """Every committed record, in seq order and once (S10); never beyond what was reported to it
+    (S4.2).
 
     In front of a BATCH_APPLY it stops until everything before is applied, staged records included,
-    and then hands the batch over in pieces, which are steps like any other.
+    and then hands the batch over in pieces, which are steps like any other. So it does at a
+    position at which somebody wants to see the table as it is there (``halt_at``).
     """
 
     def __init__(
@@ -46,6 +53,9 @@ class ApplyFeed:
         self._is_broken = False
         self.queued_seq = applied
         """Highest seq handed over; nothing up to it is ever truncated."""
+        self._halts: list[tuple[Seq, int]] = []
+        """Position and token of those who want to see the table there, the lowest first."""
+        self._on_halt: dict[int, Callable[[], None]] = {}
 
     def advance(self, apply_to: Seq) -> None:
         """Everything up to this seq is committed and durable here."""
@@ -57,6 +67,21 @@ class ApplyFeed:
         """Whether everything that was handed over is applied, and there is nothing to follow."""
         return self._outstanding == 0
 
+    def halt_at(self, seq: Seq, token: int, reached: Callable[[], None]) -> bool:
+        """Call ``reached`` once, when the table is as the record that covers ``seq`` leaves it, or
+        as it is when that is behind it; nothing is applied meanwhile. False: too many wait."""
+        if len(self._halts) >= HALTS_MAX:
+            return False
+        insort(self._halts, (seq, token))
+        self._on_halt[token] = reached
+        self._submit()
+        return True
+
+    def forget_halt(self, token: int) -> None:
+        """Call nothing for this token any more; nothing happens if it was reached."""
+        if self._on_halt.pop(token, None) is not None:
+            self._halts = [halt for halt in self._halts if halt[1] != token]
+
     def on_applied(self) -> None:
         """The table store has applied a step: the next may follow."""
         self._outstanding -= 1
@@ -65,6 +90,11 @@ class ApplyFeed:
 
     def _submit(self) -> None:
         while self._outstanding < STEPS_AHEAD and not self._is_broken:
+            if self._batch is None and self._halts and self._halts[0][0] <= self.queued_seq:
+                if self._outstanding:
+                    return
+                self._on_halt.pop(self._halts.pop(0)[1])()
+                continue
             if self._batch is not None:
                 is_handed_over = self._submit_part(self._batch)
             elif self._next is not None:
@@ -86,10 +116,15 @@ class ApplyFeed:
             )
         assert records, "committed records are missing from the log"
         assert records[0].base_seq == self.queued_seq + 1, "hole below the commit seq"
+        halt = self._halts[0][0] if self._halts else None
         for number, record in enumerate(records):
             if record.kind is RecordKind.BATCH_APPLY:
                 self._next, self._behind = record, records[number + 1 :]
                 del records[number:]
+                break
+            if halt is not None and record.last_seq >= halt:
+                self._behind = records[number + 1 :]
+                del records[number + 1 :]
                 break
         if records:
             self.queued_seq = records[-1].last_seq

@@ -2,8 +2,8 @@
 
 A BATCH_APPLY record names staged records that are before it in the channel's log. Their rows are
 read there again, the listed records and no others, in the order of the plan, and are handed over in
-pieces (``ports.Piece``): whatever the size of the batch, only some pieces of it are in memory, and
-pieces of other channels are applied between them.
+pieces (``ports.tables.Piece``): whatever the size of the batch, only some pieces of it are in
+memory, and pieces of other channels are applied between them.
 """
 
 from __future__ import annotations

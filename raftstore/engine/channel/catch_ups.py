@@ -1,9 +1,9 @@
-"""Channels of a node that catch up: which of them fetch history now, and what is told of them.
+"""Channels of a node that catch up: which of them fetch history now, and what is reported of them.
 
 A channel that catches up is of no use to anybody before it is done, so it is better to finish one
 after another than all of them late: only the nearest to their end fetch at a time (NATS-135). A
 channel that is nearly there never waits, and neither does one whose distance nobody knows yet: the
-first answer tells it. Requests that have to wait are kept and leave when a nearer channel is done.
+first answer gives it. Requests that have to wait are kept and leave when a nearer channel is done.
 The core repeats a request that gets no answer; a channel whose leader does not answer holds up no
 other.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from raftstore.config import SLOW_EXIT, CatchUpSettings
+from raftstore.config import SLOW_EXIT, SLOW_IGNORED, CatchUpSettings
 from raftstore.core.effects import (
     CannotCatchUp,
     CatchUpNote,
@@ -24,7 +24,7 @@ from raftstore.core.effects import (
 )
 from raftstore.engine.node_ports import Tell
 from raftstore.protocol.replication import MsgSyncRequest
-from raftstore.types import ChannelId, RequestId, node_name
+from raftstore.types import ChannelId, FollowerMode, RequestId, node_name
 
 NEAR_BATCHES: Final = 8
 """A channel that lacks no more than so many full answers fetches them in any case."""
@@ -46,7 +46,7 @@ class _Waiting(NamedTuple):
 
 
 class CatchUps:
-    """Of one node."""
+    """Orders the catching-up of one node's channels."""
 
     def __init__(
         self,
@@ -68,6 +68,10 @@ class CatchUps:
         self._silent: set[ChannelId] = set()
         """Those of them whose leader did not answer in time."""
         self._waiting: dict[ChannelId, _Waiting] = {}
+        self.mode_changes = dict.fromkeys(FollowerMode, 0)
+        """How often channels of this node came into each mode."""
+        self.on_steady: Callable[[ChannelId], None] = _nothing
+        """Called with each channel that is at its leader's end."""
 
     # --- the order --------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class CatchUps:
         self.forget(runner.channel)
 
     def leader_changed(self, runner: Channel, _before: object, _now_ms: int) -> None:
-        """It has another leader, or none: what it asked the other one counts no more."""
+        """The channel has another leader, or none: what it asked the other one counts no more."""
         self.forget(runner.channel)
 
     def _release(self) -> None:
@@ -144,13 +148,22 @@ class CatchUps:
         )
         return nearer < self._settings.parallel
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
+
+    def cannot_complete(self, channel: ChannelId, name: str, note: CannotCatchUp) -> bool:
+        """Copies of its table do not bring a replica to its leader's end either; return whether its
+        leader should know, as of one that falls behind with history."""
+        self.note(channel, name, note)
+        return self._settings.slow_action != SLOW_IGNORED
 
     def note(self, channel: ChannelId, name: str, note: CatchUpNote) -> None:
-        """Tell it; a replica that cannot catch up may end its node (``catchup.slow_action``)."""
+        """Report it; a replica that cannot catch up may end its node (``catchup.slow_action``)."""
         match note:
             case ModeChanged(mode, reason):
                 self.forget(channel)  # what it asked in the other mode counts no more
+                self.mode_changes[mode] += 1
+                if mode is FollowerMode.STEADY:
+                    self.on_steady(channel)
                 self._tell("mode", channel=name, mode=mode.value, reason=reason)
             case CatchUpPaced(view):
                 self._tell("catch_up", channel=name, **view._asdict())
@@ -176,7 +189,11 @@ class CatchUps:
                         "node a faster disk or processor, or fewer channels"
                     )
             case _:
-                raise AssertionError(f"{note} is not told")
+                raise AssertionError(f"{note} is not reported")
+
+
+def _nothing(channel: ChannelId) -> None:
+    """Let a channel be at its leader's end without anybody who waits for it."""
 
 
 def _text(deltas: tuple[int, ...]) -> str:

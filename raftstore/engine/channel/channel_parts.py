@@ -1,4 +1,4 @@
-"""The parts of a node that its channels work with, and those that are told of them."""
+"""The parts of a node that its channels work with, and those that are notified of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from raftstore.config import NodeSettings
-from raftstore.core.effects import PayloadEffect
+from raftstore.core.effects import ConfigCommitted, PayloadEffect
 from raftstore.core.events import Event
 from raftstore.core.pending import PayloadRoom
 from raftstore.engine.channel.active_channels import ActiveChannels
@@ -33,7 +33,7 @@ RoleBefore = tuple[Term, Role, NodeId | None]
 
 @dataclass(slots=True)
 class ChannelNotices(Generic[Channel]):
-    """The parts of a node that are told what happens to its channels, in this order each.
+    """The parts of a node that are notified of what happens to its channels, in this order each.
 
     They know the channels and not the other way round: the node fills this in when it is put
     together (``NodeRunner``).
@@ -53,6 +53,8 @@ class ChannelNotices(Generic[Channel]):
     """No log brings the channel's rows or records back: only another replica's state (now_ms)."""
     histories_differ: tuple[Callable[[Channel, NodeId, Seq, int], None], ...] = ()
     """A peer has another chain hash at a seq that is committed on both (now_ms)."""
+    config_committed: tuple[Callable[[Channel, ConfigCommitted], None], ...] = ()
+    """A configuration of the channel is known to be committed (M21)."""
     hand_over_refused: tuple[Callable[[Channel, str], None], ...] = ()
     """The leadership stays here for good: nobody was asked to take it over, for this reason."""
 
@@ -84,7 +86,8 @@ class ChannelParts(Generic[Channel]):
     is_up: Callable[[NodeId], bool]
     """Up from this node's viewpoint."""
     heard_leader: Callable[[Channel, NodeId], int | None]
-    """When the leader's node was last heard claiming this channel (None: never, or gone; S1.8)."""
+    """When the leader's node last claimed this channel in a heartbeat (None: never, or gone;
+    S1.8)."""
     stage_refusal: Callable[[Channel, PubMsg], Refusal | None]
     """Refuses a chunk of a micro-batch that the leader cannot take now."""
     repair_payloads: Callable[[Channel, PayloadEffect], Iterable[Event]]

@@ -22,8 +22,12 @@ RESERVE_PART: Final = 4
 """The second mark is this part of the first one; so much above a mark has to be free again, too."""
 
 
+NEAR_MARKS: Final = 4
+"""Below so many times the first mark what is logged counts at once, and not with the next look."""
+
+
 class DiskSpace:
-    """Of one node."""
+    """Watches the free space of one node's disk."""
 
     def __init__(
         self,
@@ -46,6 +50,11 @@ class DiskSpace:
         """Below the first mark: no new writes of clients, no leadership."""
         self.is_exhausted = False
         """Below the second one: no records at all."""
+        self._claimed_bytes = 0
+        self.is_near = False
+        """Few bytes are left above the marks: what the log grows by counts at once, too."""
+        self._log_bytes: int | None = None
+        """Size of the log at the first question behind the newest look."""
         self.refused = 0
         """Writes of clients since the start."""
         self.deadlines: Deadlines[int] = Deadlines()
@@ -83,18 +92,54 @@ class DiskSpace:
             f"{node_name(self._me)}, which has {free} bytes free; it waits for space"
         )
 
+    def claim(self, more_bytes: int) -> bool:
+        """Whether so much may be written now to free space, by trimming and merging: they may use
+        of what the second mark keeps free all but this part of it. What is granted counts as used
+        until the next look."""
+        if not self.has_room(more_bytes):
+            return False
+        self._claimed_bytes += more_bytes
+        return True
+
+    def has_room(self, more_bytes: int) -> bool:
+        """Whether ``claim`` would grant so much."""
+        free = self.free_bytes
+        if not self._bytes_min or free is None:
+            return True
+        kept = self._bytes_min // RESERVE_PART // RESERVE_PART
+        return free - self._claimed_bytes - more_bytes >= kept
+
     @property
     def reason(self) -> str:
-        """The one sentence that is told everywhere."""
+        """The one sentence that every error and report uses."""
         return (
             f"the disk of {node_name(self._me)} has {self.free_bytes} bytes free, "
             f"storage.min_free_bytes is {self._bytes_min}"
         )
 
-    def _look(self) -> None:
-        self.free_bytes = free = self._free_bytes()
+    def note_log(self, log_bytes: int) -> None:
+        """The log is that large now: between two looks a fast disk takes more than the marks keep
+        free. Asked before records are taken, while ``is_near``."""
+        free = self.free_bytes
         if free is None:
             return
+        if self._log_bytes is None:
+            self._log_bytes = log_bytes
+        elif log_bytes > self._log_bytes:
+            self.free_bytes = max(0, free - (log_bytes - self._log_bytes))
+            self._log_bytes = log_bytes
+            self._judge(self.free_bytes)
+
+    def _look(self) -> None:
+        self.free_bytes = free = self._free_bytes()
+        self._claimed_bytes, self._log_bytes = 0, None
+        if free is None:
+            self.is_near = False
+            return
+        self.is_near = free < NEAR_MARKS * self._bytes_min
+        self._judge(free)
+
+    def _judge(self, free: int) -> None:
         before = (self.is_low, self.is_exhausted)
         self.is_low = free < _mark(self._bytes_min, is_below=self.is_low)
         reserve = self._bytes_min // RESERVE_PART

@@ -12,7 +12,7 @@ from raftstore.types import ChannelId, Role
 
 
 class Drain:
-    """Of one node."""
+    """Hands the leaderships of one node over before it stops."""
 
     def __init__(
         self, channels: Mapping[ChannelId, ChannelRunner], active: ActiveChannels, clock: Clock

@@ -9,7 +9,7 @@ from raftstore.types import ChannelId
 
 
 def found_table(log: MessageLog, tables: TableStore, channel: ChannelId) -> FoundTable:
-    """Describe a table that was just opened, where the log does not tell of it (S0.3, S6.4)."""
+    """Describe a table that was just opened, where the log does not describe it (S0.3, S6.4)."""
     base_max, history = tables.base_max(channel), tables.applied_history(channel)
     if not history.seq or log.may_hold(channel, history):
         return FoundTable(base_max=base_max)

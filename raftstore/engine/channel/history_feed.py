@@ -13,17 +13,18 @@ from raftstore.types import ChannelId, Seq
 def history_for(
     serve: ServeSync, channel: ChannelId, log: MessageLog, settings: ReplicationSettings
 ) -> MsgSync:
-    """The records that the core orders to be sent: within the bounds of the settings, and in the
-    bytes of payloads that the follower asks for.
+    """Return the records that the core ordered to be sent: as many as the settings allow, with as
+    many bytes of payloads as the follower asked for.
 
-    The bytes bound payloads only: with so many seqs the metadata fits into the frame, too. None of
-    them when they begin below the log's base: then ``first_seq`` tells that history was trimmed.
+    Only payloads count for the bytes: the metadata of so many seqs always fits into the frame, too.
+    There are no records when they would begin below the log's base; ``first_seq`` then says that
+    history was trimmed.
     """
     bytes_max = min(serve.request.max_bytes, settings.sync_batch_bytes_max)
     records_max = settings.sync_batch_records_max
 
     def end_from(from_seq: int) -> Seq:
-        """Where an answer ends that begins there."""
+        """Last seq of an answer whose first seq is this one."""
         to_seq = Seq(min(serve.last_seq, from_seq + ROWS_PER_RECORD_MAX - 1))
         return log.extent(channel).reach(
             Seq(from_seq), to_seq=to_seq, bytes_max=bytes_max, records_max=records_max
@@ -36,7 +37,8 @@ def history_for(
     records = log.read(channel, serve.from_seq, to_seq=end, bytes_max=bytes_max)
     if end >= serve.last_seq:
         return _answer(serve, channel, records, done=True)
-    # NATS-148: so that the follower can ask for what comes behind the answer that it asks next.
+    # NATS-148: where the answer after this one will end, so that the follower can ask for two at
+    # a time.
     return _answer(serve, channel, records, next_seq=Seq(end_from(end + 1) + 1))
 
 

@@ -7,9 +7,9 @@ held a record that this log has held behind the hole, so by log matching (S2.4) 
 before it. When nothing is missing any more and everything is durable, the channel is opened again
 as if nothing had been.
 
-What nobody holds stays missing, and is told. Only a leader that has committed in a term at least
-ours may say that what is kept behind the hole is not part of the channel: it holds everything that
-was acknowledged. Then that is given up, and the channel recovers from the leader (S0.3).
+What no node holds stays missing, and is reported. Only a leader that has committed in a term at
+least ours may say that what is kept behind the hole is not part of the channel: it holds everything
+that was acknowledged. Then that is given up, and the channel recovers from the leader (S0.3).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ANSWER_TIMEOUT_MS: Final = 1_000
 PAUSE_MS: Final = 200
 """Before the next node is asked when one had nothing."""
 TELL_INTERVAL_MS: Final = 60_000
-"""How often a hole that nobody fills is told."""
+"""How often a hole that no node fills is reported."""
 TOLD_REMEDY: Final = (
     "start the nodes that hold it; if they cannot be started, stop this one and look with "
     "`raftstore log check DIR OTHER...` which directory holds it, then "
@@ -73,7 +73,7 @@ class HoleRepairs:
         bytes_max: int,
         first_request_id: int,
     ) -> None:
-        """``told_level``: the other nodes that told at least this level since the start, in a
+        """``told_level``: the other nodes that reported at least this level since the start, in a
         stable order; ``reopen``: open a channel again from what its log holds now; ``bytes_max``
         is of one answer."""
         self._log = log
@@ -142,7 +142,8 @@ class HoleRepairs:
         self._send(repair.asked, request)
 
     def _send(self, to: NodeId, message: RefillRequest | Refill) -> None:
-        """Say it, unless the node came back as a version that does not know it since it spoke."""
+        """Send the message, unless the node came back as a version that does not know it since it
+        spoke."""
         if to in self._told_level(REFILL_LEVEL):
             self._outbox.send(to, message, after_operation=0)
 

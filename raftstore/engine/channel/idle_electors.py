@@ -13,7 +13,7 @@ EVICT_INTERVAL_MS: Final = 10_000
 
 
 class IdleElectors:
-    """Of the channels of one node."""
+    """The electors of one node's channels that need no ticks."""
 
     def __init__(self, channels: Mapping[ChannelId, ChannelRunner]) -> None:
         self._channels = channels

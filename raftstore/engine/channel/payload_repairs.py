@@ -17,6 +17,7 @@ from raftstore.policy.levels import PAYLOAD_LEVEL
 from raftstore.policy.payload_sources import ReportedLog, next_source
 from raftstore.ports.log import MessageLog
 from raftstore.protocol.codec import LEVEL_OF_MESSAGE
+from raftstore.protocol.log_ends import LogEnd
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload_repair import FoundPayload, PayloadResponse, WantedPayload
 from raftstore.protocol.publish import PubMsg
@@ -24,7 +25,7 @@ from raftstore.types import ChannelId, NodeId, Seq
 
 
 class PayloadRepairs:
-    """Of one node."""
+    """Repairs of payloads at one node."""
 
     def __init__(
         self,
@@ -36,9 +37,9 @@ class PayloadRepairs:
         reported: Callable[[ChannelId], Mapping[NodeId, ReportedLog]],
         publish: Callable[[NodeId, PubMsg], None],
     ) -> None:
-        """``told_level``: the other nodes that told at least this level, in a stable order;
-        ``reported``: what they told of their logs of a channel; ``publish``: judge a message that
-        this node relayed."""
+        """``told_level``: the other nodes that reported at least this level, in a stable order;
+        ``reported``: what they reported of their logs of a channel; ``publish``: judge a message
+        that this node relayed."""
         self._log = log
         self._outbox = outbox
         self._told_level = told_level
@@ -62,10 +63,14 @@ class PayloadRepairs:
         return ()
 
     def _send(self, runner: ChannelRunner, to: NodeId, message: Message) -> None:
-        """Say it, unless the node came back as a version that does not know it since it spoke."""
+        """Send the message, unless the node came back as a version that does not know it since it
+        spoke."""
         if to in self._told_level(LEVEL_OF_MESSAGE[type(message)]):
-            # S0.5: no message of a term leaves before the term is durable here.
-            self._outbox.send(to, message, after_operation=runner.term_operation)
+            # S0.5: no message of a term leaves before the term is durable here, and none that
+            # gives the end of the log away before that is.
+            is_end = type(message) is LogEnd
+            after = self._log.last_operation() if is_end else runner.term_operation
+            self._outbox.send(to, message, after_operation=after)
 
     def _source(self, runner: ChannelRunner, seq: Seq, asked: tuple[NodeId, ...]) -> NodeId | None:
         members = runner.config().members

@@ -14,6 +14,7 @@ order nor delivery (S12), so that only the order within a channel is kept, kind 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
@@ -47,7 +48,7 @@ class PeerMail:
         """``takes_bundles``: whether the peer's version knows bundles."""
         self._send = send
         self._takes_bundles = takes_bundles
-        self._held: dict[NodeId, list[Message]] = {}
+        self._held: defaultdict[NodeId, list[Message]] = defaultdict(list)
         self._is_held = False
 
     def hold(self) -> None:
@@ -55,14 +56,11 @@ class PeerMail:
         self._is_held = True
 
     def send(self, to: NodeId, message: Message) -> None:
-        """Say this to the peer."""
+        """Send this to the peer."""
         if not self._is_held:
             self._send(to, message)
             return
-        held = self._held.get(to)
-        if held is None:
-            self._held[to] = [message]
-            return
+        held = self._held[to]
         held.append(message)
         if len(held) >= HELD_MESSAGES_MAX:
             del self._held[to]
@@ -72,14 +70,14 @@ class PeerMail:
         """The turn ends."""
         self._is_held = False
         if self._held:
-            held, self._held = self._held, {}
+            held, self._held = self._held, defaultdict(list)
             for to, messages in held.items():
                 self._send_all(to, messages)
 
     def drop(self) -> None:
         """Nothing more may leave (S0.4)."""
         self._is_held = False
-        self._held = {}
+        self._held.clear()
 
     def _send_all(self, to: NodeId, messages: list[Message]) -> None:
         if len(messages) > 1:
@@ -88,6 +86,9 @@ class PeerMail:
                 messages = bundled(messages)
         for message in messages:
             self._send(to, message)
+
+
+_MERGED: Final = (StoreRequest, StoreAck)
 
 
 def merged(messages: list[Message]) -> list[Message]:
@@ -99,7 +100,7 @@ def merged(messages: list[Message]) -> list[Message]:
         if kind is not StoreRequest and kind is not StoreAck:
             found.append(message)
             continue
-        assert isinstance(message, StoreRequest | StoreAck)
+        assert isinstance(message, _MERGED)
         key = (kind, message.channel, message.term)
         place = places.get(key)
         before = None if place is None else found[place]

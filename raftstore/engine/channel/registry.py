@@ -7,11 +7,12 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.ports.machine import StateMachine
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
-from raftstore.types import ChannelConfig, ChannelId
+from raftstore.types import FOUNDING_NUMBER, ChannelConfig, ChannelId, ReplicaNumber
 
 
 class ChannelRegistry:
-    """Of one node. The parts in ``ChannelNotices`` are told of each channel that comes or goes."""
+    """Opens and closes the channels of one node. The parts in ``ChannelNotices`` are notified of
+    each channel that comes or goes."""
 
     def __init__(
         self, parts: ChannelParts[ChannelRunner], runners: dict[ChannelId, ChannelRunner]
@@ -20,7 +21,7 @@ class ChannelRegistry:
         self._parts = parts
         self.runners = runners
 
-    def open(
+    def open(  # noqa: PLR0913 - each is one thing that a channel has
         self,
         channel: ChannelId,
         name: str,
@@ -31,8 +32,9 @@ class ChannelRegistry:
         durability: str,
         bounds: Bounds,
         table_settings: TableSettings = DEFAULT_SETTINGS,
+        number: ReplicaNumber = FOUNDING_NUMBER,
     ) -> None:
-        """Open a channel from what log and tables hold of it.
+        """Open a channel from what log and tables hold of it, as the replica of this number (M14).
 
         Raises ``UnknownChannelError`` if the log remembers that it was dropped (S0.8).
         """
@@ -45,6 +47,7 @@ class ChannelRegistry:
             machine=machine,
             durability=durability,
             bounds=bounds,
+            number=number,
         )
         runner.table_settings = table_settings
         self.runners[channel] = runner
@@ -60,6 +63,12 @@ class ChannelRegistry:
         for told in self._parts.notices.closed:
             told(runner)
         runner.close(now_ms)
+
+    def remove(self, channel: ChannelId, number: ReplicaNumber, now_ms: int) -> int:
+        """Its replica of this number was removed from the channel: it never votes, acks or serves
+        again (M14). Returns the operation of the log; once that is durable, its table may go."""
+        self.close(channel, now_ms)
+        return self._parts.log.remove_replica(channel, number)
 
     def drop(self, channel: ChannelId, now_ms: int) -> None:
         """Its table was dropped: it never votes, acks or serves again (S0.8)."""

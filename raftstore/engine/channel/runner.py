@@ -7,18 +7,23 @@ those changes reach the core before the input does -> the core's effects run in 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
+from raftstore.core.doubt import UNKNOWN_END
 from raftstore.core.effects import (
     Append,
     CatchUpNote,
     CommitAdvanced,
+    ConfigCommitted,
+    DoubtEffect,
     Effect,
     FreshnessProven,
     Halt,
     HandOverFailed,
     HistoriesDiffer,
     PayloadEffect,
+    RaiseTerm,
     ReadReady,
     ReadRefused,
     Rebase,
@@ -47,6 +52,7 @@ from raftstore.core.events import (
     RoleChanged,
     Stalled,
     StorageStalled,
+    TargetKnown,
     TimerFired,
     TrimTo,
 )
@@ -54,19 +60,20 @@ from raftstore.core.replica import Replica
 from raftstore.core.sequencer import oversized
 from raftstore.engine.channel.apply_feed import ApplyFeed
 from raftstore.engine.channel.channel_parts import ChannelParts
-from raftstore.engine.channel.durable_tracker import DurableTracker
+from raftstore.engine.channel.durable_tracker import ROW_KINDS, tracker_of
 from raftstore.engine.channel.fence import admits
 from raftstore.engine.channel.finding import found_table
 from raftstore.engine.channel.history_feed import history_for
 from raftstore.engine.channel.opened_log import recovered_from
 from raftstore.engine.channel.outbox import TermOnly
+from raftstore.engine.channel.promised_durability import PromisedDurability
 from raftstore.engine.channel.read_confirmations import (
     OnConfirmed,
     OnRefused,
     ReadConfirmations,
 )
 from raftstore.engine.channel.versions import Versions
-from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, METADATA_NAME
 from raftstore.errors import (
     CorruptRecordError,
     DecodeError,
@@ -74,13 +81,13 @@ from raftstore.errors import (
     RequestError,
     SchemaError,
 )
-from raftstore.ports.log import Base
 from raftstore.ports.machine import StateMachine
 from raftstore.ports.tables import Answers, Conflicts
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.payload import check_payload
 from raftstore.protocol.publish import PayloadRelay, PubMsg, PubReject
 from raftstore.protocol.reads import Bounds
+from raftstore.protocol.records import Record
 from raftstore.protocol.replication import (
     CommitNotice,
     MsgSync,
@@ -92,11 +99,14 @@ from raftstore.protocol.replication import (
 from raftstore.protocol.staged import check_staged
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.types import (
+    FOUNDING_NUMBER,
     ChannelConfig,
     ChannelId,
+    Durability,
     History,
     NodeId,
     RecordKind,
+    ReplicaNumber,
     Role,
     Seq,
     Term,
@@ -111,10 +121,13 @@ NO_BOUNDS = Bounds()
 
 
 class ChannelRunner:
-    """Core, elector, log and table of one channel. Implements ``ports.ElectionHost``."""
+    """Core, elector, log and table of one channel. Implements ``ports.election.ElectionHost``."""
 
     table_damage: str | None = None
     """Why its table cannot be believed; another replica's is being put in its place."""
+    stopped_reason: str | None
+    bounds: Bounds
+    """Of the table; the catalog may change them at any time."""
     table_settings: TableSettings = DEFAULT_SETTINGS
     """Of the table; the catalog may change them at any time."""
 
@@ -128,22 +141,22 @@ class ChannelRunner:
         machine: StateMachine,
         durability: str,
         bounds: Bounds = NO_BOUNDS,
+        number: ReplicaNumber = FOUNDING_NUMBER,
     ) -> None:
         self.parts = parts
-        self.me = parts.me
-        self.channel = channel
-        self.name = name
-        self.bounds = bounds
-        """Of the table; the catalog may change them at any time."""
-        self.stopped_reason: str | None = None
+        self.me, self.number = parts.me, number
+        self.channel, self.name = channel, name
+        self.stopped_reason, self.bounds = None, bounds
         self.is_paused = False
         """It waits to be opened anew from another log or table."""
+        self.is_reopened = False
+        """It is closed only to be opened anew at once: the channel goes on."""
         self.leader_info_heard_ms: int | None = None
         self._now_ms, self._pumping = 0, False
         self._events: deque[Event] = deque()
         self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
         self.confirmations = ReadConfirmations()
-        recovered = recovered_from(parts.log, channel, name)
+        recovered = recovered_from(parts.log, channel, name, number)
         self.hole = recovered.hole
         """What the log lacked when it was opened: if anything, the channel ignores its peers until
         it is opened again, which is when all was filled and is durable (S0.3)."""
@@ -155,7 +168,8 @@ class ChannelRunner:
         self.versions = Versions(parts.tables, channel, parts.settings.read)
         self.unserved_until = parts.tables.unserved_until(channel)
         """A crash cut the record that ends here: nothing is answered before it is applied."""
-        self.durable = DurableTracker(durable_seq=recovered.last_seq, durable_term=recovered.term)
+        self.durable = tracker_of(recovered, durability)
+        self.promised = PromisedDurability(parts.log, channel, self.durable)
         self.term_operation = 0
         self.core = Replica(
             me=parts.me,
@@ -163,6 +177,7 @@ class ChannelRunner:
             creation_config=creation_config,
             settings=parts.settings.replication,
             catch_up=parts.settings.catchup,
+            membership=parts.settings.membership,
             durability=durability,
             recovered=recovered,
             records=parts.log.records(channel),
@@ -171,6 +186,7 @@ class ChannelRunner:
             # 62 bits that no other life of the node has: see ProofRequests and CatchUp.
             first_round_id=int.from_bytes(parts.boot_id[:8], "big") >> 2,
             room=parts.room,
+            number=number,
         )
         self._role: tuple[Term, Role, NodeId | None] = (recovered.term, Role.FOLLOWER, None)
         self.elector = parts.elector_factory(self, channel, recovered.term, recovered.voted_for)
@@ -209,24 +225,15 @@ class ChannelRunner:
 
     def reject(self, client: int, message: PubMsg, error: type[RequestError], text: str) -> None:
         """Answer a publisher whose message never reaches the core."""
-        elector = self.elector
+        term, leader, attempt = self.elector.term, self.elector.leader, message.attempt
         self.parts.reply(
             client,
-            PubReject(
-                channel=self.channel,
-                term=elector.term,
-                guid=message.guid,
-                code=error.code,
-                message=text,
-                leader_hint=elector.leader,
-                attempt=message.attempt,
-            ),
+            PubReject(self.channel, term, message.guid, error.code, text, leader, attempt),
         )
 
     def on_election(self, sender: NodeId, message: ElectionMessage, now_ms: int) -> None:
-        """An election message of a peer."""
-        if sender not in self.core.config().members and self.core.config_committed():
-            return
+        """An election message of any node of the cluster: who asks may be a member already, though
+        the log here does not say so yet (M16, M17)."""
         # S0.3: no vote, no ack and no term before the log is whole.
         if self.ignores_peers:
             return
@@ -239,17 +246,19 @@ class ChannelRunner:
         if self.ignores_peers:
             return
         self._now_ms = now_ms
-        members = self.core.config().members
-        if not admits(self.elector, members, sender, message, now_ms, self._tell_stale):
+        if not admits(self.elector, sender, message, now_ms, self._tell_stale):
             self._pump()
             return
-        if type(message) in WITH_RECORDS and not self.parts.guard.takes_records():
+        if type(message) in WITH_RECORDS and not self._takes_records():
             self._pump()  # S0.4: what is not on the disk is bounded; it is caught up with later
             return
-        # S7.3: a leader that has committed nothing in its term yet tells no position.
+        # S7.3: a leader that has committed nothing in its term yet reports no position.
         if isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq:
             self.on_position(now_ms)
         self._step(Received(sender, message), now_ms)
+
+    def _takes_records(self) -> bool:
+        return self.parts.guard.takes_records(is_catalog=self.name == METADATA_NAME)
 
     def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
         """A node's leadership list names this channel (S1.8)."""
@@ -270,7 +279,7 @@ class ChannelRunner:
                 self.request_proof(now_ms + wait_ms, now_ms)
 
     def on_position(self, heard_ms: int) -> None:
-        """How far the channel is committed was told at ``heard_ms``, or proven for then."""
+        """How far the channel is committed was reported at ``heard_ms``, or proven for then."""
         # S7.3: what arrives after a stop of the node may have waited as long as the stop took.
         if self.core.is_trusting:
             self.leader_info_heard_ms = max(heard_ms, self.leader_info_heard_ms or heard_ms)
@@ -281,7 +290,7 @@ class ChannelRunner:
         self._step(Stalled(), now_ms)
 
     def request_proof(self, until_ms: int, now_ms: int) -> None:
-        """Ask how far the channel is committed; ``ChannelNotices`` tells the answer, if any."""
+        """Ask how far the channel is committed; ``ChannelNotices`` passes on the answer, if any."""
         self._step(FreshnessRequested(until_ms), now_ms)
 
     def on_peer_hash(
@@ -304,8 +313,24 @@ class ChannelRunner:
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
         """The node's log is durable up to ``operation``."""
-        if self.durable.completed(operation):
-            self._step(Persisted(self.durable.durable_seq, self.durable.durable_term), now_ms)
+        has_moved = self.durable.completed(operation)
+        if self.promised.on_durable(operation) or has_moved:
+            self._step(self._persisted(), now_ms)
+
+    def on_log_written(self, operation: int, now_ms: int) -> None:
+        """The system has the log up to ``operation`` (S0.6)."""
+        if self.durable.written(operation):
+            self._step(self._persisted(), now_ms)
+
+    def _persisted(self) -> Persisted:
+        durable = self.durable
+        return Persisted(durable.durable_seq, durable.durable_term, durable.stored_seq)
+
+    def checkpoint(self, done: Callable[[bool], None]) -> None:
+        """NATS-017: call ``done`` with True when everything is synced and the mark says so, with
+        False if the channel is closed before."""
+        self.parts.active.await_log(self.channel)
+        self.promised.take_back(done)
 
     def on_applied(
         self, applied_seq: Seq, conflicts: Conflicts, now_ms: int, answers: Answers = ()
@@ -319,9 +344,9 @@ class ChannelRunner:
         for told in self.parts.notices.applied:
             told(self, answers, now_ms)
 
-    def trim(self, base: Base, now_ms: int) -> None:
-        """Have the log begin behind ``base``: nothing needs what is in front of it (S6.5)."""
-        self._step(TrimTo(base), now_ms)
+    def inform(self, event: TrimTo | TargetKnown, now_ms: int) -> None:
+        """Have the core know what another part of the node decided about this channel."""
+        self._step(event, now_ms)
 
     def on_storage_stalled(self, reason: str | None, now_ms: int) -> None:
         """The disk of the node hangs, or goes on (S0.4)."""
@@ -355,11 +380,10 @@ class ChannelRunner:
         self._pump()
 
     def close(self, now_ms: int) -> None:
-        """The table was dropped: publishers that wait hear what a lost leadership means (S4.3).
-
-        The owners of reads know it already.
-        """
+        """The table was dropped: publishers that wait get the answer of a lost leadership (S4.3).
+        The owners of reads know it already."""
         self.confirmations.clear()
+        self.promised.close()
         if self.core.role is Role.LEADER:
             self._step(RoleChanged(self.core.term, Role.FOLLOWER, None), now_ms)
         self.core.release_payloads()
@@ -419,7 +443,8 @@ class ChannelRunner:
     @property
     def awaits_durability(self) -> bool:
         """Operations of this channel are in the log but not durable yet."""
-        return bool(self.durable.pending or self.durable.term_pending)
+        durable = self.durable
+        return bool(durable.pending or durable.term_pending or self.promised.is_awaited)
 
     # --- ports.ElectionHost -----------------------------------------------------------------------
 
@@ -431,17 +456,17 @@ class ChannelRunner:
         """The newest configuration."""
         return self.core.config()
 
-    def config_committed(self) -> bool:
-        """Whether that configuration is known to be committed."""
-        return self.core.config_committed()
+    def config_before(self) -> ChannelConfig:
+        """The one that counts again if that is cut off."""
+        return self.core.config_before()
 
-    def may_vote(self) -> bool:
-        """False while acknowledged records are missing here (S0.3)."""
-        return self.core.may_vote()
+    def may_vote(self, candidate: History = UNKNOWN_END) -> bool:
+        """False while acknowledged records are missing here, or may be (S0.3, S0.6)."""
+        return self.core.may_vote(candidate)
 
     def may_stand(self) -> bool:
-        """False while recovering (S0.3)."""
-        return self.core.may_stand()
+        """False while recovering (S0.3), or known to be removed (M13)."""
+        return self.core.may_stand() and not self.core.is_removed
 
     def persist_vote(self, term: Term, voted_for: NodeId | None) -> None:
         """Term and vote enter the node's log; messages that reveal them wait for it (S0.5)."""
@@ -496,43 +521,71 @@ class ChannelRunner:
     def _tell_stale(self, to: NodeId) -> None:
         self.send_election(to, StaleTerm(channel=self.channel, term=self.elector.term))
 
-    def _step(self, event: Event, now_ms: int) -> None:
-        self._now_ms = now_ms
-        self._events.append(event)
-        self._pump()
-
     def _pump(self) -> None:
-        """Run queued events until none is left. Not re-entrant: effects only queue more.
+        """Run what is queued."""
+        self._step(None, self._now_ms)
+
+    def _step(self, event: Event | None, now_ms: int) -> None:
+        """Run queued events, then this one, until none is left. Not re-entrant: effects only queue
+        more.
 
         Whatever led here, even a suspicion alone, may have moved a deadline: the node looks again.
         """
-        self.parts.active.touch(self.channel)
+        self._now_ms = now_ms
+        self.parts.active.touched[self.channel] = None
+        events = self._events
+        if event is not None and (self._pumping or events):
+            events.append(event)
+            event = None
         if self._pumping:
             return
         self._pumping = True
         try:
-            while self._events:
-                event = self._events.popleft()
+            while event is not None or events:
+                if event is None:
+                    event = events.popleft()
                 if type(event) in TIMESTAMPING:
                     self.core.wall_offset_ms = self.parts.clock.wall_ms() - self._now_ms
                 for effect in self.core.step(event, self._now_ms):
                     self.execute(effect)
+                event = None
         finally:
             self._pumping = False
 
     def _send(self, to: NodeId, message: ReplicationMessage) -> None:
         """S0.5: no message of a term leaves before the term is durable here."""
         send, after = self.parts.outbox.send, self.term_operation
-        if isinstance(message, MsgSyncRequest):
+        if type(message) is MsgSyncRequest:
             ask = partial(send, to, after_operation=after)
             left = self.core.history_left_bytes
             self.parts.catch_ups.request(self.channel, message, left, ask)
         else:
             send(to, message, after_operation=after)
 
-    def _differs(self, whose: NodeId, seq: Seq) -> None:
-        for told in self.parts.notices.histories_differ:
-            told(self, whose, seq, self._now_ms)
+    def _notify(self, effect: HistoriesDiffer | ConfigCommitted) -> None:
+        if isinstance(effect, ConfigCommitted):
+            for heeds in self.parts.notices.config_committed:
+                heeds(self, effect)
+            return
+        for judges in self.parts.notices.histories_differ:
+            judges(self, effect.whose, effect.seq, self._now_ms)
+
+    def _count_early(self, records: tuple[Record, ...]) -> None:
+        """S0.6: what was appended last may count as stored before it is durable."""
+        if self.durable.durability is Durability.FSYNC:
+            return
+        if all(record.kind in ROW_KINDS for record in records):
+            self.promised.want()
+            if self.durable.may_count_early():
+                self._events.append(self._persisted())
+
+    def _follow_doubt(self, effect: DoubtEffect) -> None:
+        """S0.6: ask for a term that nobody led, or note that nothing is missing any more."""
+        if isinstance(effect, RaiseTerm):
+            self.elector.observe_term(effect.term)
+        else:
+            self.parts.log.end_doubt(self.channel)
+            self.parts.tell("doubt_ended", channel=self.name, last_seq=self.core.last_seq)
 
     def execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
         """Do what the core of this channel decided; effects come in the order of its list."""
@@ -544,9 +597,9 @@ class ChannelRunner:
                 operation = parts.log.append(self.channel, records)
                 self.durable.appended(operation, records[-1].last_seq)
                 parts.active.await_log(self.channel)
+                self._count_early(records)
             case Truncate(from_seq):
-                is_behind = from_seq > self.feed.queued_seq or self.is_table_ahead
-                assert is_behind, "truncation below an applied record"
+                assert from_seq > self.feed.queued_seq or self.is_table_ahead, "cut below applied"
                 parts.tell("truncate", channel=self.name, from_seq=from_seq)
                 self.durable.truncated(parts.log.truncate(self.channel, from_seq), from_seq)
                 parts.active.await_log(self.channel)
@@ -576,18 +629,18 @@ class ChannelRunner:
                 self.elector.transfer(to)
             case HandOverFailed(reason, was_asked):
                 parts.tell("hand_over_failed", channel=self.name, reason=reason)
-                if not was_asked:
-                    for refused in parts.notices.hand_over_refused:
-                        refused(self, reason)
+                for refused in () if was_asked else parts.notices.hand_over_refused:
+                    refused(self, reason)
             case CatchUpNote():
                 parts.catch_ups.note(self.channel, self.name, effect)
-            case ReplicaSnapshotNeeded(have, first):
-                fields = {"channel": self.name, "have_seq": have, "first_seq": first}
-                parts.tell("replica_snapshot_needed", **fields)
+            case ReplicaSnapshotNeeded(old, at):
+                parts.tell("replica_snapshot_needed", channel=self.name, have_seq=old, first_seq=at)
                 for needs in parts.notices.snapshot_needed:
                     needs(self, self._now_ms)
-            case HistoriesDiffer(whose, seq):
-                self._differs(whose, seq)
+            case HistoriesDiffer() | ConfigCommitted():
+                self._notify(effect)
+            case DoubtEffect():
+                self._follow_doubt(effect)
             case StopServing(reason):
                 self.stopped_reason = reason
                 parts.tell("stop_serving", channel=self.name, reason=reason)

@@ -18,7 +18,7 @@ a node or the creation of a large table, messages get their turns in between."""
 
 
 class ChannelSchedule:
-    """Of one node."""
+    """The channels of one node and when each is to be stepped."""
 
     def __init__(self, channels: Mapping[ChannelId, ChannelRunner], active: ActiveChannels) -> None:
         self._channels = channels
@@ -36,15 +36,23 @@ class ChannelSchedule:
         self._active.forget(runner.channel)
 
     def on_log_durable(self, operation: int, now_ms: int) -> None:
-        """The log is durable up to ``operation``: tell the channels that await it."""
+        """The log is durable up to ``operation``: notify the channels that await it."""
         for channel in self._active.take_awaiting():
             runner = self._channels.get(channel)
             if runner is None:
                 continue  # closed by what another one did just now
-            self._active.touch(channel)
+            self._active.touched[channel] = None
             runner.on_log_durable(operation, now_ms)
             if runner.awaits_durability:
                 self._active.await_log(channel)
+
+    def on_log_written(self, operation: int, now_ms: int) -> None:
+        """The system has the log up to ``operation``: step the channels that await anything."""
+        for channel in self._active.awaiting():
+            runner = self._channels.get(channel)
+            if runner is not None:
+                self._active.touch(channel)
+                runner.on_log_written(operation, now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Run the timers of the channels that are due, a slice of them at a time."""
@@ -61,7 +69,8 @@ class ChannelSchedule:
 
     def take_touched(self) -> dict[ChannelId, None]:
         """Channels that were touched since this was asked last; ``settle`` looks at them all."""
-        touched = self._active.take_touched()
+        active = self._active
+        touched, active.touched = active.touched, {}
         self._moved |= touched
         return touched
 

@@ -14,7 +14,7 @@ HAND_OVER_INTERVAL_MS: Final = 10_000
 
 
 class SpaceHandOvers:
-    """Of one node."""
+    """Hand-overs of one node whose disk is nearly full."""
 
     def __init__(self, me: NodeId, channels: Mapping[ChannelId, ChannelRunner]) -> None:
         self._me = me
@@ -27,7 +27,7 @@ class SpaceHandOvers:
         for channel in [each for each in self._tries if each not in self._channels]:
             del self._tries[channel]
         for runner in tuple(self._channels.values()):
-            # Commands on tables are small, and the end of one frees space: they are taken here.
+            # The catalog stays: its commands are small, and dropping a table frees space.
             if runner.elector.role is not Role.LEADER or runner.name == METADATA_NAME:
                 continue
             tries, due_ms = self._tries.get(runner.channel, (0, now_ms))

@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
+from raftstore.config import KIB
 from raftstore.engine.channel.disk_space import DiskSpace
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.node_ports import Tell
-from raftstore.errors import OverloadedError, Refusal
+from raftstore.errors import NoSpaceError, OverloadedError, Refusal
 from raftstore.ports.log import MessageLog
 from raftstore.types import NodeId, StorageStall, node_name
 
+CATALOG_BYTES: Final = 256 * KIB
+"""Bytes of disk that a message with records of the catalog is counted as, which few exceed."""
+
 
 class StorageGuard:
-    """Of one node; told by the watcher of its disk."""
+    """Guards one node against a disk that hangs; called by the watcher of its disk."""
 
     def __init__(
         self,
@@ -39,7 +44,7 @@ class StorageGuard:
         """What the disk does not finish; None while it does."""
 
     def changed(self, stall: StorageStall | None) -> None:
-        """An operation takes too long, or (None) ended after all. Before the channels hear of it:
+        """An operation takes too long, or (None) ended after all. Before the channels learn of it:
         what they say then must not wait for the disk."""
         before = self.reason
         self.reason = None if stall is None else stall.told(node_name(self._me))
@@ -54,11 +59,30 @@ class StorageGuard:
 
         What the node itself proposes is small, and may free space, as the end of a table does.
         """
+        self._note_log()
         return self.refusal(more_bytes) or (self.space.refusal() if is_client else None)
 
-    def takes_records(self) -> bool:
-        """Whether a leader's records are taken; others are caught up with later."""
-        return not self.space.is_exhausted and self.refusal(0) is None
+    def takes_records(self, *, is_catalog: bool) -> bool:
+        """Whether a leader's records are taken; others are caught up with later.
+
+        Those of the catalog (``is_catalog``) are taken while they fit: removing a table is what
+        frees space where no node has any.
+        """
+        if self.refusal(0) is not None:
+            return False
+        self._note_log()
+        return not self.space.is_exhausted or (is_catalog and self.space.claim(CATALOG_BYTES))
+
+    def _note_log(self) -> None:
+        if self.space.is_near:
+            self.space.note_log(self._log.size_bytes())
+
+    def catalog_refusal(self) -> Refusal | None:
+        """Code and text if not even records of the catalog are taken here, for lack of space."""
+        if not self.space.is_exhausted or self.space.has_room(CATALOG_BYTES):
+            return None
+        text = f"{self.space.reason}, and it takes no changes of the catalog either"
+        return Refusal(NoSpaceError, f"{text}; free some, or lower storage.min_free_bytes")
 
     def refusal(self, more_bytes: int) -> Refusal | None:
         """Code and text if the log must not take so much more now.

@@ -30,7 +30,7 @@ class Versions:
         for label in self._tables.versions(self._channel):
             if label not in known:
                 self.kept.append((label, now_ms))
-        while len(self.kept) > self._settings.versions_max:
+        while self.kept and len(self.kept) > self._settings.versions_max:
             self._release()
 
     def on_timer(self, now_ms: int) -> None:

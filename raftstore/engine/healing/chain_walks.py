@@ -24,10 +24,10 @@ RECORDS_PER_TURN: Final = 512
 TURN_PAUSE_MS: Final = 5
 MILESTONE_RECORDS: Final = 1_024
 WAITING_MAX: Final = 256
-"""Questions that wait for a walk; of more the oldest is told that nothing is known."""
+"""Questions that wait for a walk; of more the oldest gets the answer that nothing is known."""
 
 OnHash = Callable[[bool, bytes], None]
-"""Told whether the log can say, and the hash; empty: no record ends there."""
+"""Called with whether the log can say, and the hash; empty: no record ends there."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Walk:
 
 
 class ChainWalks:
-    """Of one node: one log is walked at a time."""
+    """Walks through the logs of one node, one at a time."""
 
     def __init__(self, channels: Mapping[ChannelId, ChannelRunner], log: MessageLog) -> None:
         self._channels = channels
@@ -62,7 +62,7 @@ class ChainWalks:
         self.deadlines: Deadlines[int] = Deadlines()
 
     def find(self, runner: ChannelRunner, seq: Seq, now_ms: int, done: OnHash) -> None:
-        """Tell ``done`` the hash at ``seq``, at once or in a later turn."""
+        """Call ``done`` with the hash at ``seq``, at once or in a later turn."""
         core = runner.core
         if not core.base.seq <= seq <= core.commit_seq or runner.ignores_peers:
             done(False, b"")
@@ -79,7 +79,7 @@ class ChainWalks:
         self.deadlines.push(0, now_ms)
 
     def closed(self, runner: ChannelRunner) -> None:
-        """It is not here any more, or is opened anew."""
+        """Forget a channel that was closed, or is opened anew."""
         self._known.pop(runner.channel, None)
         gone = [walk for walk in self._waiting if walk.runner is runner]
         self._waiting = deque(walk for walk in self._waiting if walk.runner is not runner)
@@ -96,6 +96,11 @@ class ChainWalks:
 
     def _go_on(self, walk: _Walk) -> None:
         base = walk.runner.core.base
+        if walk.seq < base.seq:
+            # Its log was trimmed meanwhile. That no record ends there would be another history.
+            self._waiting.popleft()
+            walk.done(False, b"")
+            return
         if walk.chain is None or walk.milestones is None or walk.milestones.base is not base:
             self._begin(walk, base)
         chain, milestones = walk.chain, walk.milestones

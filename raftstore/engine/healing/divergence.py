@@ -1,10 +1,10 @@
 """Replicas whose histories differ where both are committed: who is wrong, and what becomes of it.
 
-Each replica compares the chain hashes that others tell with its own (S13), at the latest with the
+Each replica compares the chain hashes that others report with its own (S13), at the latest with the
 next lag report. When two differ, nobody knows yet which one is wrong. So this replica serves
 nothing and does not vote while it asks all other voters for their hash at that seq:
 
-* a quorum has ours: another replica is wrong, this one goes on, and tells it;
+* a quorum has ours: another replica is wrong, this one goes on, and informs it;
 * a quorum has another one: this replica is wrong. It steps down, serves nothing, neither votes nor
   acknowledges (*quarantined*), looks by bisection where the two histories part, puts its table and
   its log aside, and takes both from the leader like a replica that is new;
@@ -33,7 +33,7 @@ from raftstore.types import ChannelId, NodeId, Seq, node_name
 ASK_MS: Final = 500
 """A question without answer is asked again after this."""
 JUDGE_MS: Final = 3_000
-"""After this the channel stops here if no quorum has told one hash; questions go on."""
+"""After this the channel stops here if no quorum has reported one hash; questions go on."""
 BELIEVED_MS: Final = 10_000
 """So long a replica that was found to be wrong is not judged again."""
 BISECT_MS: Final = 10_000
@@ -76,7 +76,7 @@ class Dispute:
 
 
 class Divergences:
-    """Of one node."""
+    """Disputes about the histories of one node's channels."""
 
     def __init__(self, parts: HealingParts, walks: ChainWalks, replacing: Replacing) -> None:
         self._me = parts.me
@@ -135,7 +135,7 @@ class Divergences:
         self.deadlines.push(dispute.runner.channel, now_ms + ASK_MS)
 
     def _send(self, to: NodeId, message: HealingMessage) -> None:
-        """Say it, unless the node came back as a version that does not know it."""
+        """Send the message, unless the node came back as a version that does not know it."""
         if to in self._levels.at_least(CHAIN_HASH_LEVEL):
             self._outbox.send(to, message, after_operation=0)
 
@@ -337,7 +337,7 @@ class Divergences:
     # --- channels come and go ---------------------------------------------------------------------
 
     def closed(self, runner: ChannelRunner) -> None:
-        """It is not here any more, or is opened anew."""
+        """Forget a channel that was closed, or is opened anew."""
         dispute = self.open.get(runner.channel)
         if dispute is None or dispute.runner is not runner:
             return

@@ -47,7 +47,7 @@ class _Hit:
 
 
 class LogRepairs:
-    """Of one node."""
+    """Repairs of damaged records in one node's log."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LogRepairs:
         self.deadlines: Deadlines[ChannelId] = Deadlines()
 
     def found(self, damage: LogDamage, now_ms: int) -> None:
-        """A scrubber read something that is not what was written."""
+        """The scrubber read bytes of the log that are not what was written."""
         verifying = self._log.verifying
         hit = verifying.channels_hit(damage)
         self._tell(
@@ -81,9 +81,11 @@ class LogRepairs:
         )
         for channel in verifying.bases_hit(damage):
             runner = self._channels.get(channel)
-            # One with a hole has its base in what is told of it then.
-            if runner is not None and runner.hole is None and runner.core.base.seq:
-                self._log.rebase(channel, runner.core.base)
+            # The log's base may be newer than the runner's, which is opened anew with it next.
+            base = self._log.base(channel)
+            # Not while the channel has a hole: what is reported of the hole states the base, too.
+            if runner is not None and runner.hole is None and base.seq:
+                self._log.rebase(channel, base)
         for channel in hit:
             self.open.setdefault(channel, _Hit(now_ms)).damages.append(damage)
             self.deadlines.push(channel, now_ms)
@@ -108,7 +110,8 @@ class LogRepairs:
             self._tell("log_not_healed", channel=runner.name, remedy=ALONE)
             return False
         self.deadlines.push(runner.channel, now_ms + RETRY_MS)
-        # It neither votes nor acknowledges then: not without somebody who fills the hole.
+        # While it is paused it neither votes nor acknowledges, so another node has to be up that
+        # can fill the hole.
         if runner.is_paused or not others_up(runner):
             return False
         if leads(runner) and now_ms < hit.found_ms + HAND_OVER_PATIENCE_MS:

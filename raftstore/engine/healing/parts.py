@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from raftstore.config import ScrubSettings
+from raftstore.config import ReadSettings, ScrubSettings
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
+from raftstore.engine.clock import Clock
 from raftstore.engine.node_ports import Tell
 from raftstore.engine.peers.told_levels import ToldLevels
+from raftstore.engine.reads.scans import Scans
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.types import ChannelId, NodeId
@@ -17,7 +20,7 @@ from raftstore.types import ChannelId, NodeId
 
 @dataclass(frozen=True, slots=True)
 class HealingParts:
-    """Of one node."""
+    """The parts of one node that healing works with."""
 
     channels: Mapping[ChannelId, ChannelRunner]
     log: MessageLog
@@ -33,3 +36,7 @@ class HealingParts:
     levels: ToldLevels
     first_id: int
     """Above all ids of questions that other lives of this node used."""
+    scans: Scans
+    answers: ClientAnswers
+    reads: ReadSettings
+    clock: Clock

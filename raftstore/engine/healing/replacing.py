@@ -35,13 +35,15 @@ class _Replaced:
     runner: ChannelRunner
     operation: int
     """Of the log: what has to be durable before the next step."""
+    copy: TableCopy | None = None
+    """The empty table, which is the channel's at the next start already."""
     is_emptying: bool = False
     is_emptied: bool = False
     is_forgotten: bool = False
 
 
 class Replacing:
-    """Of one node."""
+    """Channels of one node whose table and log are being replaced."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Replacing:
         self.deadlines.push(runner.channel, now_ms)
 
     def closed(self, runner: ChannelRunner) -> None:
-        """It is not here any more, or is opened anew."""
+        """Forget a channel that was closed, or is opened anew."""
         if self._under_way.pop(runner.channel, None) is not None:
             self.deadlines.cancel(runner.channel)
 
@@ -80,6 +82,9 @@ class Replacing:
         if self._log.durable_operation() < at.operation or at.is_emptying:
             return
         if at.is_forgotten:
+            # In one turn: a channel whose table is not open is asked for it by others.
+            assert at.copy is not None, "the empty table comes first"
+            self._tables.install(channel, at.copy, keeps_former=True)
             self._reopen(runner)
         elif at.is_emptied:
             self._log.verifying.doubt(channel)
@@ -102,5 +107,5 @@ class Replacing:
     def _emptied(self, at: _Replaced, copy: TableCopy, now_ms: int) -> None:
         del now_ms
         if self._under_way.get(at.runner.channel) is at:
-            self._tables.install(at.runner.channel, copy, keeps_former=True)
+            at.copy = copy
             at.is_emptying, at.is_emptied = False, True

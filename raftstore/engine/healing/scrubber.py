@@ -3,7 +3,7 @@
 A *pass* goes over the log, from its oldest segment to what is durable, and then over the table of
 each channel. One step at a time runs on the thread of copies; between two there is a pause, so that
 in a second no more than ``scrub.second_bytes_max`` bytes are read. A step changes nothing. What it
-finds is told to the parts that make it good (``table_repairs``, ``log_repairs``).
+finds is handed to the parts that repair it (``table_repairs``, ``log_repairs``).
 
 A pass that a stop of the node interrupted is begun anew.
 """
@@ -29,12 +29,12 @@ STEP_BYTES: Final = 128 * KIB
 FIRST_PAUSE_MS_MAX: Final = 60_000
 """From the start of a node to its first pass at most."""
 KNOWN_DAMAGES_MAX: Final = 1_024
-"""Places of the log that were told as damaged and are not told again by the next pass."""
+"""Places of the log that were reported as damaged and are not reported again by the next pass."""
 
 OnLogDamage = Callable[[LogDamage, int], None]
-"""Told of each damage of the log when it is found, and the time in ms."""
+"""Called with each damage of the log when it is found, and the time in ms."""
 OnTableDamage = Callable[[ChannelRunner, str, int], None]
-"""Told of each damaged table likewise."""
+"""Called with each damaged table likewise."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class PassFigures:
 
 
 class Scrubber:
-    """Of one node."""
+    """The scrubber of one node."""
 
     def __init__(
         self,
@@ -150,6 +150,8 @@ class Scrubber:
             at.is_log_done = True
             at.channels = tuple(self._channels)
         damage = step.damage
+        if damage is not None and damage.segment < self._log.floor():
+            damage = None  # its segment was removed while the step waited for the thread
         if damage is not None and (damage.segment, damage.offset) not in self._known:
             self._note(damage)
             self._found(at)
@@ -157,7 +159,8 @@ class Scrubber:
         self._goes_on(at, step.bytes, now_ms)
 
     def _note(self, damage: LogDamage) -> None:
-        """It stays where it is until its segment is removed; what was in it is elsewhere then."""
+        """Remember a damaged place until its segment is removed; what was in it is elsewhere
+        then."""
         if len(self._known) >= KNOWN_DAMAGES_MAX:
             del self._known[next(iter(self._known))]
         self._known[damage.segment, damage.offset] = None

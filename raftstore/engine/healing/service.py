@@ -11,13 +11,14 @@ from raftstore.engine.healing.divergence import Divergences
 from raftstore.engine.healing.log_repairs import LogRepairs
 from raftstore.engine.healing.parts import HealingParts
 from raftstore.engine.healing.replacing import Replacing
+from raftstore.engine.healing.replica_checks import ReplicaChecks
 from raftstore.engine.healing.scrubber import Scrubber
 from raftstore.engine.healing.table_repairs import TableRepairs
 from raftstore.types import ChannelId
 
 
 class Healing:
-    """Of one node."""
+    """All healing of one node."""
 
     def __init__(self, parts: HealingParts) -> None:
         self.table_repairs = TableRepairs(parts.channels, parts.tell, parts.replace)
@@ -36,6 +37,7 @@ class Healing:
         self.walks = ChainWalks(parts.channels, parts.log)
         self.replacing = Replacing(parts.channels, parts.log, parts.tables, parts.reopen)
         self.divergences = Divergences(parts, self.walks, self.replacing)
+        self.checks = ReplicaChecks(parts)
         self.deadlines: tuple[Deadlines[Any], ...] = (
             self.walks.deadlines,
             self.replacing.deadlines,
@@ -43,6 +45,8 @@ class Healing:
             self.scrubber.deadlines,
             self.table_repairs.deadlines,
             self.log_repairs.deadlines,
+            self.checks.deadlines,
+            self.checks.waiting.deadlines,
         )
 
     def start(self, now_ms: int) -> None:
@@ -58,6 +62,7 @@ class Healing:
         self.walks.closed(runner)
         self.replacing.closed(runner)
         self.divergences.closed(runner)
+        self.checks.closed(runner)
 
     def on_timer(self, now_ms: int) -> None:
         """Run what is due."""
@@ -67,6 +72,7 @@ class Healing:
         self.walks.on_timer(now_ms)
         self.replacing.on_timer(now_ms)
         self.divergences.on_timer(now_ms)
+        self.checks.on_timer(now_ms)
 
     def told(self, channel: ChannelId) -> str:
         """The damage of a channel that is being made good, for people; empty: nothing has to be."""

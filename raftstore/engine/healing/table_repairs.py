@@ -35,7 +35,7 @@ class _Damaged:
 
 
 class TableRepairs:
-    """Of one node."""
+    """Repairs of one node's damaged tables."""
 
     def __init__(
         self,

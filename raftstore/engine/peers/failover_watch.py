@@ -1,4 +1,4 @@
-"""Takes the times of failovers from what happens in the engine, and tells each as one event."""
+"""Takes the times of failovers from what happens in the engine, and reports each as one event."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Gaps in replicas: missing here between what is held, and as other nodes reported theirs.
+"""Gaps in the replicas of this node, and in those of others as they reported them.
 
 A log has no gaps (S2.1) unless damage made a hole in it (S0.3). What a follower holds in front of
-its log may have some: metadata whose payload did not come, or seqs of which it was told nothing.
-Reports go to nodes that know them, with the lag reports and only while there is something to tell
-(NATS-207).
+its log may have some: metadata whose payload did not come, or seqs of which nothing was reported to
+it. Reports go to nodes that know them, with the lag reports and only while there is something to
+report (NATS-207).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.peer_parts import PeerParts
-from raftstore.policy.levels import PAYLOAD_LEVEL
+from raftstore.policy.levels import GAP_REPORT_LEVEL
 from raftstore.protocol.payload_repair import GAPS_MAX, ChannelGaps, GapReport
 from raftstore.types import ChannelId, NodeId, Seq
 
@@ -30,7 +30,7 @@ class SeenGap(NamedTuple):
 
 
 class GapReports:
-    """Of one node."""
+    """Reports of gaps that one node sends and gets."""
 
     def __init__(self, parts: PeerParts) -> None:
         self._parts = parts
@@ -38,10 +38,10 @@ class GapReports:
         self._since_ms: dict[ChannelId, dict[Seq, int]] = {}
         """When the gap that ends there was first seen."""
         self._is_told: dict[NodeId, bool] = {}
-        """Nodes that were told of any gap when they were told last."""
+        """Nodes whose last report named any gap."""
         self._others: dict[ChannelId, dict[NodeId, ChannelGaps]] = {}
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- reports sent -----------------------------------------------------------------------------
 
     def look(self, runner: ChannelRunner) -> None:
         """Something happened to this channel."""
@@ -57,10 +57,10 @@ class GapReports:
             del self._since_ms[runner.channel]
 
     def report(self, node: NodeId, counter: int) -> None:
-        """Tell a node of all gaps here, and once when there are none any more."""
+        """Report all gaps here to a node, and once when there are none any more."""
         if not self._mine and not self._is_told.get(node):
             return
-        if node in self._parts.told_level(PAYLOAD_LEVEL):
+        if node in self._parts.told_level(GAP_REPORT_LEVEL):
             self._is_told[node] = bool(self._mine)
             self._parts.outbox.send_known(node, GapReport(counter, tuple(self._mine.values())))
 
@@ -73,13 +73,17 @@ class GapReports:
             for first, last in gaps_of(runner).gaps
         ]
 
-    # --- what is heard ----------------------------------------------------------------------------
+    # --- reports received -------------------------------------------------------------------------
+
+    def forget_node(self, node: NodeId) -> None:
+        """Drop its last report."""
+        for told in self._others.values():
+            told.pop(node, None)
+        self._others = {channel: told for channel, told in self._others.items() if told}
 
     def on_report(self, sender: NodeId, message: GapReport) -> None:
         """All gaps of a node."""
-        for told in self._others.values():
-            told.pop(sender, None)
-        self._others = {channel: told for channel, told in self._others.items() if told}
+        self.forget_node(sender)
         for found in message.channels:
             if self._parts.exists(found.channel):  # S0.8: a report makes no channel known
                 self._others.setdefault(found.channel, {})[sender] = found

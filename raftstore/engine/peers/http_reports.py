@@ -52,6 +52,12 @@ class HttpReports:
             del self._positions[channel]
         return True
 
+    def forget_node(self, node: NodeId) -> None:
+        """The node has left the cluster."""
+        self._beats.pop(node, None)
+        for positions in self._positions.values():
+            positions.pop(node, None)
+
     def forget_unless(self, exists: Callable[[ChannelId], bool]) -> None:
         """Tables were dropped."""
         for channel in [channel for channel in self._positions if not exists(channel)]:

@@ -1,6 +1,6 @@
-"""Positions of replicas: what this node tells of its own, and what others told of theirs (KLIP-35).
+"""Positions of replicas: what this node reports of its own, and what others reported (KLIP-35).
 
-Every connected node hears the positions of all replicas here, so that each node can order the
+Every connected node gets the positions of all replicas here, so that each node can order the
 replicas of any channel for a query, hosted or not. The commit positions that were reported also
 count for the lag of a replica here (KLIP-36): the furthest of a channel is kept beside the
 positions, so a report that comes late or twice takes nothing back, nor does a replica that knows
@@ -10,7 +10,7 @@ less than it did before: a leader that stood still, or a restarted node. Everyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -34,9 +34,10 @@ class Committed(NamedTuple):
 
     seq: Seq
     batches: int
-    """Micro-batches up to there; NOT_TOLD: who told the seq did not count them."""
+    """Micro-batches up to there; NOT_TOLD: the sender of the seq did not count them."""
 
 
+NOTHING_HOSTED: Final[Mapping[ChannelId, ChannelPosition]] = {}
 NOBODY: Final[dict[NodeId, ChannelPosition]] = {}
 NOTHING: Final = Committed(Seq(0), NOT_TOLD)
 
@@ -58,21 +59,23 @@ class LagReports:
         self._http_reports = http_reports
         self._http = parts.identity.http
         self._mine: dict[ChannelId, ChannelPosition] = {}
-        """What was told of the channels here to which nothing has happened since."""
+        """What was reported of the channels here to which nothing has happened since."""
         self.hints: dict[ChannelId, LeaderHint] = {}
         """Who leads the channels that live elsewhere."""
         self.http_of: dict[NodeId, str] = {parts.identity.me: self._http}
-        """Where the HTTP interface of each node that told it is; empty: it has none."""
+        """Where the HTTP interface of each node that reported it is; empty: it has none."""
         self._counter = 0
         self._newest: dict[NodeId, int] = {}
         self.heard_ms: dict[NodeId, int] = {}
         """When the last report of each node arrived."""
         self.positions: dict[ChannelId, dict[NodeId, ChannelPosition]] = {}
-        """As they were told last."""
+        """As they were reported last."""
+        self._hosted: dict[NodeId, dict[ChannelId, ChannelPosition]] = {}
+        """What the newest report of each node names."""
         self._committed: dict[ChannelId, Committed] = {}
         self.gaps = GapReports(parts)
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- reports sent -----------------------------------------------------------------------------
 
     def moved(self, *channels: ChannelId) -> None:
         """Something happened to these: their positions are read anew for the next report."""
@@ -86,10 +89,10 @@ class LagReports:
         self._mine.clear()
 
     def report(self, to: Iterable[NodeId]) -> None:
-        """Tell these nodes of all replicas here, unless that is switched off.
+        """Report all replicas here to these nodes, unless that is switched off.
 
-        Even then nodes that host a channel hear of it, because they compare histories (S13) and
-        order their candidacy by it, and everybody hears who leads.
+        Even then nodes that host a channel get the report, because they compare histories (S13) and
+        order their candidacy by it, and every node learns who leads.
         """
         mine = self._positions_here()
         wall_ms = self._parts.clock.wall_ms()
@@ -122,7 +125,7 @@ class LagReports:
             mine.append((runner, position))
         return mine
 
-    # --- what is heard ----------------------------------------------------------------------------
+    # --- reports received -------------------------------------------------------------------------
 
     def on_report(self, sender: NodeId, message: LagReport, arrived_ms: int, now_ms: int) -> None:
         """KLIP-35: remember positions; compare chain hashes (S13)."""
@@ -131,6 +134,7 @@ class LagReports:
         # S7.3: it may have waited behind a thousand elections, and all ages count from its arrival.
         self.heard_ms[sender] = arrived_ms
         self.http_of[sender] = message.http
+        self._hosted[sender] = {}
         for position in message.positions:
             channel = position.channel
             runner = self._parts.channels.get(channel)
@@ -152,6 +156,7 @@ class LagReports:
             )
 
     def _take(self, sender: NodeId, position: ChannelPosition, arrived_ms: int) -> None:
+        self._hosted[sender][position.channel] = position
         # What somebody else said of it before is worth nothing now.
         is_unsaid = self._http_reports.forget(position.channel, sender, until_ms=arrived_ms)
         if self.keep(sender, position) or is_unsaid:
@@ -172,8 +177,9 @@ class LagReports:
         return False
 
     def restarted(self, node: NodeId) -> None:
-        """The node counts its reports anew."""
+        """The node counts its reports anew, and may have lost what it hosted."""
         self._newest.pop(node, None)
+        self._hosted.pop(node, None)
 
     def keep(self, sender: NodeId, position: ChannelPosition) -> bool:
         """Remember a position; what was known to be committed stays known (KLIP-36).
@@ -197,8 +203,21 @@ class LagReports:
         self._mine.pop(channel, None)
         self.hints.pop(channel, None)
         self.positions.pop(channel, None)
+        for hosted in self._hosted.values():
+            hosted.pop(channel, None)
         self._committed.pop(channel, None)
         self.gaps.forget(channel)
+
+    def forget_node(self, node: NodeId) -> None:
+        """The node has left the cluster: where its replicas are does not matter any more."""
+        for known in (self._newest, self._hosted, self.heard_ms, self.http_of):
+            known.pop(node, None)
+        for channel in [at for at, hint in self.hints.items() if hint.node == node]:
+            del self.hints[channel]
+        for channel, positions in self.positions.items():
+            if positions.pop(node, None) is not None:
+                self._parts.moved(channel)
+        self.gaps.forget_node(node)
 
     def forget_unless(self, exists: Callable[[ChannelId], bool]) -> None:
         """Tables were dropped, among them some whose channels live elsewhere."""
@@ -221,6 +240,12 @@ class LagReports:
             )
         return logs
 
+    def hosted_by(self, node: NodeId, since_ms: int) -> Mapping[ChannelId, ChannelPosition]:
+        """The replicas that the node's newest report names; none if it came before that."""
+        if self.heard_ms.get(node, since_ms - 1) < since_ms:
+            return NOTHING_HOSTED
+        return self._hosted.get(node, NOTHING_HOSTED)
+
     def updated_ms_ago(self, node: NodeId, now_ms: int) -> int | None:
         """How long ago the node's last report arrived; None: none ever did."""
         heard_ms = self.heard_ms.get(node)
@@ -231,9 +256,10 @@ class LagReports:
         return self._committed.get(channel, NOTHING)
 
     def reporting_leader(self, channel: ChannelId) -> NodeId | None:
-        """The leader of the highest term, if it tells its position; one of the past does not count.
+        """The leader of the highest term, if it reports its position; one of the past does not
+        count.
 
-        S7.3: it tells none before it has committed in its term, and after it stood still.
+        S7.3: it reports none before it has committed in its term, and after it stood still.
         """
         leader: NodeId | None = None
         term = Term(0)
@@ -258,4 +284,5 @@ def _position(runner: ChannelRunner) -> ChannelPosition:
         commit_hash=commit_hash,
         commit_batches=runner.core.tell_batches(commit_seq),
         applied_batches=runner.core.tell_batches(applied_seq),
+        replica=runner.core.number,
     )

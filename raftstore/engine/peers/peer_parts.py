@@ -16,7 +16,7 @@ from raftstore.types import ChannelId, NodeId
 
 @dataclass(frozen=True, slots=True)
 class PeerParts:
-    """Of one node."""
+    """The parts of one node that work with its peers."""
 
     identity: NodeIdentity
     ids: IdSource
@@ -24,11 +24,11 @@ class PeerParts:
     outbox: Outbox
     channels: Mapping[ChannelId, ChannelRunner]
     failovers: FailoverWatch
-    """Is told what is suspected of other nodes."""
+    """Is called with what is suspected of other nodes."""
     tell: Tell
     exists: Callable[[ChannelId], bool]
     """Whether the channel is hosted here or of a table of the catalog."""
     moved: Callable[[ChannelId], None]
-    """Is told of every channel that another node says something else of."""
+    """Is called with every channel of which another node reports another history."""
     told_level: Callable[[int], tuple[NodeId, ...]] = lambda _: ()
-    """The other nodes that told at least this level."""
+    """The other nodes that reported at least this level."""

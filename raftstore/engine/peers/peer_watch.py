@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from raftstore.config import ElectionSettings, HeartbeatSettings, LagSettings
-from raftstore.core.quorum import has_quorum
+from raftstore.core.effects import ConfigCommitted
 from raftstore.engine.channel.channel_parts import RoleBefore
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.lag_reports import LagReports
 from raftstore.engine.peers.peer_parts import PeerParts
+from raftstore.engine.peers.quorum_contact import QuorumContact
 from raftstore.policy.failover import LOST, REFUSED, UNCLAIMED
 from raftstore.policy.health import HealthChange, HealthState, HealthTable
 from raftstore.policy.leadership import LeadershipDigest
@@ -36,7 +37,7 @@ LIST_REQUEST_INTERVAL_MS: Final = 100
 """At most one LeadershipRequest per peer in this time, or in a quarter as many milliseconds as
 there are channels here, whichever is longer."""
 OPENING_STEP_MS: Final = 250
-"""Distance between the candidacies of a new channel's replicas: longer than two nodes may hear of
+"""Distance between the candidacies of a new channel's replicas: longer than two nodes may learn of
 it one after the other."""
 OPENING_CHANNEL_MS: Final = 4
 """Added to it for each channel that waits for its first leader: an election takes about as long."""
@@ -50,7 +51,7 @@ class Peer:
     connected: bool = False
     last_heard_ms: int | None = None
     claimed_ms: int | None = None
-    """When it was last heard to lead what it is believed to lead, as far as ``unclaimed`` says."""
+    """When it last claimed to lead what it is believed to lead, as far as ``unclaimed`` says."""
     boot_id: bytes = b""
     hears_me: bool = False
     led_by_me: LeadershipDigest = field(default_factory=LeadershipDigest)
@@ -82,8 +83,7 @@ class PeerWatch:
         self.http_reports = HttpReports(heartbeat)
         self.reports = LagReports(parts, lag, self.http_reports)
         self._leaderless: dict[ChannelId, ChannelRunner] = {}
-        self._led: dict[ChannelId, ChannelRunner] = {}
-        self._no_contact_since: dict[ChannelId, int] = {}
+        self._contact = QuorumContact(self._me, self.reports, election, lag)
         self._next_check_ms = 0
         self._next_report_ms = 0
         self.due_ms = 0
@@ -100,6 +100,19 @@ class PeerWatch:
         for runner in self._parts.channels.values():
             self._claim_changed(self.peers[node], runner, runner.elector.leader, add=True)
 
+    def remove_peer(self, node: NodeId, now_ms: int) -> None:
+        """M27: a node has left the cluster for ever: nothing of it is watched or shown any more."""
+        peer = self.peers.pop(node, None)
+        if peer is None:
+            return
+        self.health.remove_peer(node)
+        self.reports.forget_node(node)
+        self.http_reports.forget_node(node)
+        for runner in tuple(self._parts.channels.values()):
+            if runner.elector.leader == node:
+                runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+        self._parts.tell("peer_removed", peer=node_name(node))
+
     def wall_ms(self, node: NodeId, now_ms: int) -> int:
         """Wall clock of another node about now, by its heartbeats; 0: it is not known."""
         peer = self.peers.get(node)
@@ -110,8 +123,8 @@ class PeerWatch:
     def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
         """S1.8: a channel opened without a known leader is armed at once.
 
-        Those of a new table are armed on all their nodes within moments, and the node that hears of
-        the table first is not the one that shall lead: so the preferred replica is left time to
+        Those of a new table are armed on all their nodes within moments, and the node that learns
+        of the table first is not the one that shall lead: so the preferred replica is left time to
         stand, the more of it the more channels it may have to stand for.
         """
         self._leaderless[runner.channel] = runner
@@ -123,8 +136,7 @@ class PeerWatch:
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Its table was dropped: forget every claim about it."""
         self._leaderless.pop(runner.channel, None)
-        self._led.pop(runner.channel, None)
-        self._no_contact_since.pop(runner.channel, None)
+        self._contact.end(runner.channel)
         self.reports.forget(runner.channel)
         for peer in self.peers.values():
             peer.unclaimed.pop(runner.channel, None)
@@ -139,11 +151,12 @@ class PeerWatch:
         """The elector moved: keep the digests of claims in step."""
         del now_ms
         channel, term, leader = runner.channel, runner.elector.term, runner.elector.leader
+        members = runner.core.config().members
         for peer in self.peers.values():
-            if peer.node not in runner.core.config().members:
-                continue
             if old[2] is not None:
                 self._toggle(peer, channel, old[0], old[2], add=False)
+            if peer.node not in members:
+                continue
             if leader is not None:
                 self._toggle(peer, channel, term, leader, add=True)
             peer.unclaimed.pop(channel, None)
@@ -152,10 +165,19 @@ class PeerWatch:
         else:
             self._leaderless.pop(channel, None)
         if runner.elector.role is Role.LEADER:
-            self._led[channel] = runner
+            self._contact.begin(runner)
         else:
-            self._led.pop(channel, None)
-            self._no_contact_since.pop(channel, None)
+            self._contact.end(channel)
+
+    def config_committed(self, runner: ChannelRunner, committed: ConfigCommitted) -> None:
+        """S1.8: digests of claims are about channels that the peer hosts, too, from now on."""
+        del committed  # the newest one counts, committed or not (M2)
+        leader, members = runner.elector.leader, runner.core.config().members
+        if leader is None:
+            return
+        for peer in self.peers.values():
+            is_member = peer.node in members
+            self._toggle(peer, runner.channel, runner.elector.term, leader, add=is_member)
 
     # --- what arrives -----------------------------------------------------------------------------
 
@@ -195,9 +217,11 @@ class PeerWatch:
         elif isinstance(message, LeadershipList):
             self.on_leadership_list(sender, message, now_ms)
         elif isinstance(message, LagReport):
-            self.reports.on_report(sender, message, arrived_ms, now_ms)
+            if sender in self.peers:  # else it has left, and its last report came behind that
+                self.reports.on_report(sender, message, arrived_ms, now_ms)
         elif isinstance(message, GapReport):
-            self.reports.gaps.on_report(sender, message)
+            if sender in self.peers:
+                self.reports.gaps.on_report(sender, message)
         else:
             return False
         return True
@@ -297,24 +321,8 @@ class PeerWatch:
                     runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
 
     def _check_contact(self, now_ms: int) -> None:
-        """A leader without contact to a quorum gives up the role (NATS-035)."""
-        if all(map(self.in_contact, self.peers.values())):
-            self._no_contact_since.clear()
-            return
-        contact = {self._me, *(p.node for p in self.peers.values() if self.in_contact(p))}
-        decided: dict[tuple[tuple[NodeId, ...], ...], bool] = {}  # most channels have the same
-        for channel, runner in tuple(self._led.items()):
-            config = runner.core.config()
-            is_held = decided.get(config.voter_sets)
-            if is_held is None:
-                is_held = decided[config.voter_sets] = has_quorum(config, contact)
-            if is_held:
-                self._no_contact_since.pop(channel, None)
-                continue
-            since = self._no_contact_since.setdefault(channel, now_ms)
-            if now_ms - since >= self._election.quorum_contact_ms:
-                del self._no_contact_since[channel]
-                runner.step_down("no contact to a quorum", now_ms)
+        contact = [peer.node for peer in self.peers.values() if self.in_contact(peer)]
+        self._contact.check(contact, now_ms, is_whole=len(contact) == len(self.peers))
 
     # --- views ------------------------------------------------------------------------------------
 
@@ -333,7 +341,8 @@ class PeerWatch:
 
     def expected_heartbeats(self) -> dict[NodeId, tuple[bytes, bytes, bool]]:
         """Boot id, leading digest and heard_receiver of the heartbeats that would change nothing
-        here but when their senders were heard: all is well with them, and they say what they said.
+        here but the time of the last sign of their senders: all is well with them, and they say
+        what they said.
         """
         return {
             peer.node: (peer.boot_id, peer.led_by_peer.value, peer.hears_me)
@@ -344,7 +353,8 @@ class PeerWatch:
         }
 
     def in_contact(self, peer: Peer) -> bool:
-        """Both directions work: I hear the peer and it says that it hears me."""
+        """Both directions work: this node receives from the peer, and the peer says that it
+        receives from this node."""
         return peer.connected and peer.hears_me and self.health.is_up(peer.node)
 
     def is_up(self, node: NodeId) -> bool:
@@ -377,7 +387,7 @@ class PeerWatch:
         return None
 
     def heard_leader(self, runner: ChannelRunner, leader: NodeId) -> int | None:
-        """When the leader's node was last heard to lead what it is believed to lead.
+        """When the leader's node last claimed to lead what it is believed to lead.
 
         None: it is gone or disclaims the channel.
         """
@@ -397,9 +407,11 @@ class PeerWatch:
     def candidacy_delay_ms(self, runner: ChannelRunner, step_ms: int | None = None) -> int:
         """Lag-aware order of candidacy: each live voter known to be ahead delays us a step.
 
-        Of voters with equal histories the one that comes first in the placement is ahead.
+        Of voters with equal histories the one that comes first in the placement is ahead. One of
+        which nothing is known counts as equal; what another life of it reported is not its (M4).
         """
-        voters = runner.core.config().voters
+        config = runner.core.config()
+        voters = config.voters
         reported = self.positions.get(runner.channel, {})
         mine = (-runner.core.last_seq, self._order(voters, self._me))
         ahead = 0
@@ -407,7 +419,9 @@ class PeerWatch:
             if node in (self._me, runner.elector.leader) or not self.is_up(node):
                 continue
             position = reported.get(node)
-            seq = runner.core.last_seq if position is None else position.last_seq
+            seq = runner.core.last_seq
+            if position is not None and position.replica == config.number_of(node):
+                seq = position.last_seq
             ahead += (-seq, self._order(voters, node)) < mine
         step_ms = self._election.rank_step_ms if step_ms is None else step_ms
         return ahead * step_ms + self._parts.ids.below(self._election.jitter_ms + 1)

@@ -1,7 +1,7 @@
 """A bound on how far replicas may fall behind (BLOG-31): ``max_replica_lag`` of a table.
 
 While a live replica has more rows to fetch than the bound, the leader takes no new writes of that
-channel, so that the replica catches up instead of falling further behind. Publishers are told
+channel, so that the replica catches up instead of falling further behind. Publishers are asked
 ``overloaded``, which they retry with growing pauses: they write as fast as the slowest replica
 stores. That has an end: a replica that stays beyond the bound for ``replication.lag_patience_ms``,
 or that says that it cannot catch up (NATS-150), is no longer waited for, until it has caught up
@@ -51,7 +51,7 @@ class ReplicaLagGuard:
         self._patience_ms = patience_ms
         self._channels: dict[ChannelId, _Watched] = {}
         self.refused = 0
-        """Writes that were told to wait, since the start."""
+        """Writes that were answered with a wait, since the start."""
 
     def refusal(self, led: ChannelRunner, bound: int | None, now_ms: int) -> Refusal | None:
         """Why a new write of this channel must wait; None: it may be sequenced."""

@@ -7,7 +7,8 @@ from raftstore.types import NodeId
 
 
 class ToldLevels:
-    """Of one node, since its start. Without a Hello a node may be of any version."""
+    """Protocol levels that peers reported to one node since its start. Without a Hello a node may
+    be of any version."""
 
     def __init__(self, me: NodeId, level: int) -> None:
         self._me = me

@@ -19,7 +19,7 @@ class _Asked(NamedTuple):
 
 
 class ChangeReaders:
-    """Of one node. A reader is a connection of a client, in one channel."""
+    """Readers of changes at one node. A reader is a connection of a client, in one channel."""
 
     def __init__(self, idle_ms: int) -> None:
         self._idle_ms = idle_ms
@@ -34,7 +34,7 @@ class ChangeReaders:
             del self._asked[next(iter(self._asked))]
 
     def client_gone(self, client: int) -> None:
-        """It asks nothing any more."""
+        """Forget a client whose connection ended."""
         for key in [key for key in self._asked if key[1] == client]:
             del self._asked[key]
 

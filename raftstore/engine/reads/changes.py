@@ -3,8 +3,8 @@
 Only applied records are shown (S4.2), and of each what really happened: a conditional write that
 did not hold is none, of rows to insert those that were inserted, of merged rows what they became;
 a micro-batch shows its rows where it was applied and not where they were staged. All of it is a
-function of the log (``raftstore.state_machines.outcomes``), so every replica tells the same at the
-same position, now and whenever it is asked again.
+function of the log (``raftstore.state_machines.outcomes``), so every replica delivers the same at
+the same position, now and whenever it is asked again.
 
 A position is the last seq of the record read last. Inside a micro-batch, which may be of any size,
 it is that of the record before and a number: the chunk and the piece of it to go on with.
@@ -23,6 +23,7 @@ from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.node_ports import METADATA_NAME
+from raftstore.engine.reads.read_rules import restoring_refusal
 from raftstore.engine.reads.reader import Reader
 from raftstore.errors import (
     DataLossError,
@@ -48,6 +49,7 @@ from raftstore.protocol.staged import INSERT, MERGE, decode_header
 from raftstore.state_machines.batches.staging import AppliedBatch
 from raftstore.state_machines.outcomes import HELD, Outcome, outcome_at
 from raftstore.state_machines.state_keys import applied_batch_key, read_state
+from raftstore.state_machines.trimmed_outcomes import trimmed_to
 from raftstore.types import ChannelId, RecordKind, Seq
 
 PIECE_BITS: Final = 24
@@ -115,12 +117,12 @@ class ChangeFeeds:
             text = "this node does not host the channel; refresh the table's placement"
             self._fail(client, request, UnknownChannelError, text)
             return
-        refusal = self._reader.serving_refusal(runner)
+        refusal = self._reader.serving_refusal(runner) or restoring_refusal(runner)
         if refusal is not None:
             self._fail(client, request, *refusal)
             return
         applied = self._tables.applied_seq(request.channel)
-        # S4.2: what is not applied here is not told, however well its fate is known.
+        # S4.2: what is not applied here is not delivered, however well its fate is known.
         if applied < max(request.after, request.to_seq):
             wanted = max(request.after, request.to_seq)
             text = f"channel {runner.name} has applied seq {applied}, not {wanted}"
@@ -146,17 +148,25 @@ class ChangeFeeds:
         )
         after, sub = request.after, request.sub
         to_seq = request.to_seq or applied
-        for record in self._records(runner, after, to_seq, page.bytes_left):
+        records = self._records(runner, after, to_seq, page.bytes_left)
+        after, sub = self._fill(runner, page, records, (after, sub))
+        if records:
+            # S6.6: outcomes may go while they are looked up, and then look like no changes.
+            self._check_first(runner, request.after)
+        return ChangesAnswer(request.request_id, tuple(page.pieces), after, sub, applied)
+
+    def _fill(
+        self, runner: ChannelRunner, page: _Page, records: list[Record], at: tuple[Seq, int]
+    ) -> tuple[Seq, int]:
+        """Take in what there is room for, and return the place behind it."""
+        after, sub = at
+        for record in records:
             for found in self._pieces(runner, record, sub):
                 if not page.take(found):
-                    return self._answer(request, page, after, sub, applied)
+                    return after, sub
                 sub = found.sub
             after, sub = record.last_seq, 0
-        return self._answer(request, page, after, sub, applied)
-
-    @staticmethod
-    def _answer(request: Changes, page: _Page, after: Seq, sub: int, applied: Seq) -> ChangesAnswer:
-        return ChangesAnswer(request.request_id, tuple(page.pieces), after, sub, applied)
+        return after, sub
 
     def _records(
         self, runner: ChannelRunner, after: Seq, to_seq: Seq, bytes_max: int
@@ -164,13 +174,7 @@ class ChangeFeeds:
         """Records behind a position; a position inside a record is the one before it."""
         if after >= to_seq:
             return []
-        # S6.6: an empty answer would be taken for "nothing changed".
-        base_seq = self._log.base(runner.channel).seq
-        if after < base_seq:
-            raise DataLossError(
-                f"the changes of {runner.name} behind seq {after} were trimmed, the oldest begin "
-                f"behind seq {base_seq}; start from there, or from a copy of the table"
-            )
+        self._check_first(runner, after)
         first = Seq(after + 1)
         found = self._log.read(runner.channel, first, to_seq=to_seq, bytes_max=bytes_max)
         if found and found[0].base_seq > first:
@@ -179,6 +183,21 @@ class ChangeFeeds:
                 f"seq {found[0].base_seq}; start from there, or from a copy of the table"
             )
         return found
+
+    def _check_first(self, runner: ChannelRunner, after: Seq) -> None:
+        """Raise DataLossError unless there is everything behind a position."""
+        # S6.6: an empty answer would be taken for "nothing changed".
+        first_seq = self._first(runner)
+        if after < first_seq:
+            raise DataLossError(
+                f"the changes of {runner.name} behind seq {after} were trimmed, the oldest begin "
+                f"behind seq {first_seq}; start from there, or from a copy of the table"
+            )
+
+    def _first(self, runner: ChannelRunner) -> Seq:
+        """The position behind which there are records, and what became of each of them."""
+        state = AppliedState(self._tables, runner.channel)
+        return max(self._log.base(runner.channel).seq, trimmed_to(state.get))
 
     def _pieces(self, runner: ChannelRunner, record: Record, sub: int) -> Iterator[_Found]:
         kind, ttl_ms, payload = record.kind, 0, record.payload
@@ -211,7 +230,8 @@ class ChangeFeeds:
         until_ms, keys = decode_expire(record.payload)
         if not keys:
             return
-        # Where nothing is written down, all that it names had expired (``expiry.expire``).
+        # Where nothing is written down, all that it names had expired
+        # (``state_machines.expiry.expire``).
         outcome = outcome_at(AppliedState(self._tables, runner.channel), record.last_seq)
         piece = ChangePiece(
             record.last_seq,
@@ -293,6 +313,7 @@ class ChangeFeeds:
         state = AppliedState(self._tables, runner.channel)
         outcome = outcome_at(state, record.last_seq, chunk, piece)
         if outcome is None:
+            self._check_first(runner, Seq(record.base_seq - 1))
             raise DataLossError(
                 f"what became of the write at seq {record.last_seq} of {runner.name} was not "
                 "written down by the version that applied it here; start behind it, or have this "
@@ -304,7 +325,7 @@ class ChangeFeeds:
 
     def _ends(self, runner: ChannelRunner, request: ChangeEnds, applied: Seq) -> ChangeEndsAnswer:
         channel, log = runner.channel, self._log
-        oldest = log.read(channel, Seq(log.base(channel).seq + 1), to_seq=applied, bytes_max=1)
+        oldest = log.read(channel, Seq(self._first(runner) + 1), to_seq=applied, bytes_max=1)
         first = Seq(oldest[0].base_seq - 1) if oldest else applied
         to_seq = request.to_seq or applied
         reached, rows, more = request.after, 0, False
@@ -318,6 +339,7 @@ class ChangeFeeds:
             else:
                 # Behind the last record that ends before ``to_seq`` there is nothing to ask for.
                 more = bool(found) and reached < to_seq and rows < request.rows_max
+            self._check_first(runner, request.after)
         return ChangeEndsAnswer(request.request_id, first, applied, reached, rows, more)
 
     def _rows_of(self, channel: ChannelId, record: Record) -> int:

@@ -15,6 +15,7 @@ from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.reads.position_waits import PositionWaits
+from raftstore.engine.reads.read_rules import closing_refusal, restoring_refusal
 from raftstore.engine.reads.reader import Reader
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import (
@@ -98,6 +99,8 @@ class CommitReads:
 
     def on_applied(self, runner: ChannelRunner, now_ms: int) -> None:
         """A channel's applied state moved: look at who waited for that, and for no later one."""
+        if not self.waiting.waits:
+            return
         for token in self._reached(runner):
             waiting = self.waiting.of(token)
             if self._try_answer(waiting, now_ms):
@@ -108,7 +111,7 @@ class CommitReads:
     def _reached(self, runner: ChannelRunner) -> list[int]:
         channel, commits, seqs = runner.channel, self._commits, self._seqs
         if self.waiting and self._reader.serving_refusal(runner) is not None:
-            # S0.3, S13: nobody need wait for what a channel that stopped will not tell.
+            # S0.3, S13: no read need wait for what a channel that stopped will not answer.
             return [token for token in self.waiting if self.waiting.of(token).runner is runner]
         reached: list[int] = []
         if channel in commits:
@@ -147,14 +150,27 @@ class CommitReads:
                 )
                 self._fail(waiting.client, request, NotUpToBoundError, text)
 
+    def on_channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
+        """Opened anew, perhaps from another replica's table: look at what waited."""
+        for token in self.waiting:
+            waiting = self.waiting.of(token)
+            if waiting.runner.channel != runner.channel:
+                continue
+            waiting.runner = runner
+            if self._try_answer(waiting, now_ms):
+                self._forget(token)
+            else:
+                self._await(token, waiting)
+
     def on_channel_closed(self, runner: ChannelRunner) -> None:
-        """The table was dropped."""
+        """The table was dropped; of a channel that is opened anew all that waits goes on."""
+        if runner.is_reopened:
+            return
         for token in self.waiting:
             waiting = self.waiting.get(token)
             if waiting is not None and waiting.runner is runner:
                 self._forget(token)
-                text = "the table was dropped"
-                self._fail(waiting.client, waiting.request, UnknownChannelError, text)
+                self._fail(waiting.client, waiting.request, *closing_refusal(runner))
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -165,7 +181,7 @@ class CommitReads:
         """Whether the request got its answer."""
         request, runner = waiting.request, waiting.runner
         # S0.3, S13: asked each time, for a channel may stop serving while somebody waits.
-        refusal = self._reader.serving_refusal(runner)
+        refusal = self._reader.serving_refusal(runner) or restoring_refusal(runner)
         if refusal is not None:
             self._fail(waiting.client, request, *refusal)
             return True

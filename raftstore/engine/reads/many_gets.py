@@ -104,7 +104,7 @@ class ManyGets:
             self._reader.on_request(client, get, channels.get(part.channel), now_ms, part_id)
 
     def collect(self, part: PartId, answer: GetAnswer | Failed) -> None:
-        """A part is answered or refused; its client is told with ``flush``."""
+        """A part is answered or refused; its client gets it with ``flush``."""
         known = self._parts.pop(part, None)
         if known is None:
             return  # its client is gone
@@ -126,7 +126,7 @@ class ManyGets:
         return bool(self._ready)
 
     def flush(self) -> None:
-        """Tell clients what is known by now."""
+        """Send clients what is known by now."""
         while self._ready:
             self._send(next(iter(self._ready)))
 

@@ -35,7 +35,7 @@ class PositionWaits:
         heapq.heappush(self._heaps.setdefault(channel, []), (position, token))
 
     def drop(self, token: int) -> None:
-        """It waits no longer."""
+        """Forget a wait."""
         found = self._waiting.pop(token, None)
         if found is None:
             return

@@ -24,6 +24,7 @@ from raftstore.errors import (
     Refusal,
     SchemaError,
     UnavailableError,
+    UnknownChannelError,
 )
 from raftstore.protocol.reads import Bounds, Get, ReadRequest
 from raftstore.types import Role, Seq
@@ -34,24 +35,27 @@ BEYOND_BOUNDS: Final = (LagExceededError, LagUnknownError)
 """What ``beyond_bounds`` refuses with."""
 
 
+UNBOUNDED: Final = Bounds()
+
+
 class ReplicaFreshness(NamedTuple):
     """How far behind one state is; None: not known, which is infinitely far."""
 
     lag: int | None
     leader_info_age_ms: int | None
-    """Age of the report of the leader that the lag is counted from; None: never heard."""
+    """Age of the report of the leader that the lag is counted from; None: none has come."""
     as_of_ms: int | None
     """Everything committed before this moment, of the node's clock, is in the state."""
     batches_behind: tuple[int, int] | None
-    """At least and at most: above its own log a replica knows only what it was told, and that a
-    batch needs a seq."""
+    """At least and at most: above its own log a replica knows only what was reported to it, and
+    that a batch needs a seq."""
     is_trusted: bool
     """False when the node stood still and nobody has proven anything since."""
     now_ms: int
 
     @property
     def staleness_ms(self) -> int | None:
-        """For how long the state may be incomplete. A clock that went back tells nothing."""
+        """For how long the state may be incomplete. A clock that went back proves nothing."""
         if self.as_of_ms is None or self.as_of_ms > self.now_ms:
             return None
         return self.now_ms - self.as_of_ms
@@ -79,6 +83,14 @@ def rows_too_large(request: Get, found: int) -> Refusal:
     return Refusal(PayloadTooLargeError, text)
 
 
+def in_doubt(runner: ChannelRunner) -> str:
+    """Says that a replica may have lost acknowledged records (S0.6), and what ends that."""
+    return (
+        "in doubt on this node: after its last stop it may lack acknowledged records "
+        f"(durability {runner.durable.durability.label}); {runner.core.doubt}"
+    )
+
+
 def serving_refusal(runner: ChannelRunner) -> Refusal | None:
     """Why the channel serves nothing here now, whatever the level."""
     name = runner.name
@@ -86,10 +98,9 @@ def serving_refusal(runner: ChannelRunner) -> Refusal | None:
         return Refusal(UnavailableError, f"channel {name} stopped serving: {runner.stopped_reason}")
     if runner.core.is_disputed:  # S13
         return Refusal(UnavailableError, f"channel {name} serves nothing now: {DISPUTED}")
-    if runner.core.is_recovering:  # S0.3
-        return Refusal(
-            UnavailableError, f"channel {name} is recovering on this node; ask another replica"
-        )
+    if runner.core.is_recovering:  # S0.3, S0.6
+        state = in_doubt(runner) if runner.core.doubt else "recovering on this node"
+        return Refusal(UnavailableError, f"channel {name} is {state}; ask another replica")
     # What a damaged table says is verified, so a leader serves until another replica takes over.
     if runner.table_damage is not None and runner.elector.role is not Role.LEADER:
         text = "has a damaged table on this node, which is being replaced; ask another replica"
@@ -100,8 +111,30 @@ def serving_refusal(runner: ChannelRunner) -> Refusal | None:
     return None
 
 
+def restoring_refusal(runner: ChannelRunner) -> Refusal | None:
+    """Why no row of the table is read or written now: it is being filled from a backup, and part of
+    a table is never taken for the whole. Asked by what serves rows, not by what keeps replicas."""
+    if runner.table_settings.restoring is None:
+        return None
+    text = (
+        f"channel {runner.name} is of a table that is being restored from a backup; wait for the "
+        "restore to end, run it again if it was stopped, or drop the table"
+    )
+    return Refusal(UnavailableError, text)
+
+
+def closing_refusal(runner: ChannelRunner) -> Refusal:
+    """The refusal of requests that wait for a channel when it is closed."""
+    if runner.is_reopened:
+        text = f"channel {runner.name} is opened anew on this node, from another log or table"
+        return Refusal(UnavailableError, f"{text}; retry")
+    return Refusal(UnknownChannelError, "the table was dropped")
+
+
 def bounds_problem(bounds: Bounds) -> Refusal | None:
     """The fault of the bounds themselves."""
+    if bounds == UNBOUNDED:
+        return None
     for name in Bounds.__struct_fields__:
         bound = getattr(bounds, name)
         if bound is not None and bound < 0:
@@ -123,7 +156,7 @@ def _beyond_rows(name: str, freshness: ReplicaFreshness, bound: int | None) -> R
         return None
     lag, age = freshness.lag, freshness.leader_info_age_ms
     if lag is None:
-        known = "no leader has told its position"
+        known = "no leader has reported its position"
         if age is not None:
             known = f"the leader reported its position {age} ms ago, which is too long"
         if not freshness.is_trusted:

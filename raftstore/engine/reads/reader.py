@@ -5,7 +5,7 @@ A read never changes anything, so every refusal is safe to retry. Levels (S7):
 * linearizable — the leader, after a ReadIndex round that started after the read arrived;
 * leader — the leader once it has committed a record of its own term and applied what was committed
   when the read arrived; may be stale if deposed;
-* bounded — any replica that is known to be within the bounds (``engine.read_rules``);
+* bounded — any replica that is known to be within the bounds (``engine.reads.read_rules``);
 * any — whatever this replica has applied.
 
 At every level a read may name a position that the state must hold; it waits for that.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from itertools import count
+from typing import Final
 
 from raftstore.config import NodeSettings
 from raftstore.engine.channel.runner import ChannelRunner
@@ -30,9 +31,11 @@ from raftstore.engine.reads.read_rules import (
     beyond_bounds,
     bounds_of_request,
     bounds_problem,
+    closing_refusal,
     late_refusal,
     may_be_proven,
     needs_proof,
+    restoring_refusal,
     rows_too_large,
     serving_refusal,
     too_many_keys,
@@ -71,6 +74,10 @@ from raftstore.types import Level, NodeId, Role, Seq, node_name
 PROOFS_MAX = 2
 """Round trips that a read waits for: the first may have been under way before it came. When the
 second is too old already on arrival, the bound is shorter than a round trip."""
+_LINEARIZABLE: Final = Level.LINEARIZABLE.value
+_LEADER: Final = Level.LEADER.value
+_BOUNDED: Final = Level.BOUNDED.value
+_ANY: Final = Level.ANY.value
 
 
 class Reader:
@@ -131,9 +138,9 @@ class Reader:
         if refusal is not None and not self._may_wait(refusal, request, runner):
             self.fail(client, request, *refusal, leader=runner.elector.leader, part=part)
             return
-        linearizable = request.level == Level.LINEARIZABLE.value
+        linearizable = request.level == _LINEARIZABLE
         min_seq = request.min_seq
-        if request.level == Level.LEADER.value:
+        if request.level == _LEADER:
             # S7.0: writes are acknowledged when they are committed, and applied a moment later.
             min_seq = Seq(max(min_seq, runner.core.commit_seq))
         applied = self._tables.applied_seq(runner.channel)
@@ -192,9 +199,10 @@ class Reader:
         """The channel's applied seq moved: answer who waited for it."""
         del answers, now_ms
         self.write_outcomes.on_applied(runner)
-        applied = self._tables.applied_seq(runner.channel)
-        for token in self._waits.reached(runner.channel, applied):
-            self._try_answer(token)
+        if self._waits.awaits(runner.channel):
+            applied = self._tables.applied_seq(runner.channel)
+            for token in self._waits.reached(runner.channel, applied):
+                self._try_answer(token)
 
     def on_client_gone(self, client: int) -> None:
         """Forget everything that the client waited for."""
@@ -241,11 +249,28 @@ class Reader:
                 self._fail_waiting(waiting, *self._late(waiting))
         self._drop_unconfirmed(late)
 
-    def on_channel_closed(self, runner: ChannelRunner) -> None:
-        """The table was dropped."""
+    def on_channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
+        """Opened anew, perhaps from another replica's table: look at the reads that waited."""
+        del now_ms
+        refusal = self.serving_refusal(runner)
         for token in self._waits.of_channel(runner.channel):
-            self.on_refused(token, UnknownChannelError, "the table was dropped")
-        self.scans.on_channel_closed(runner.channel)
+            waiting = self._waits.get(token)
+            if waiting is None:
+                continue
+            waiting.runner = runner
+            if refusal is None:
+                self._try_answer(token)
+            else:
+                self.on_refused(token, *refusal)
+
+    def on_channel_closed(self, runner: ChannelRunner) -> None:
+        """The table was dropped, or the channel is opened anew: reads of any replica wait on."""
+        refusal = closing_refusal(runner)
+        for token in self._waits.of_channel(runner.channel):
+            waiting = self._waits.get(token)
+            if waiting is not None and not (runner.is_reopened and waiting.confirmed):
+                self.on_refused(token, *refusal)
+        self.scans.on_channel_closed(runner)
         self.write_outcomes.on_channel_closed(runner)
 
     @property
@@ -297,12 +322,13 @@ class Reader:
         name, elector = runner.name, runner.elector
         limit = (
             self.serving_refusal(runner)
+            or restoring_refusal(runner)
             or too_many_keys(request, self._settings.get_keys_max)
             or bounds_problem(bounds_of_request(request))
         )
         if limit is not None:
             return limit
-        if request.level in (Level.LINEARIZABLE.value, Level.LEADER.value):
+        if request.level in (_LINEARIZABLE, _LEADER):
             if elector.role is not Role.LEADER:
                 if elector.leader is None:
                     return Refusal(
@@ -310,14 +336,14 @@ class Reader:
                     )
                 leader = node_name(elector.leader)
                 return Refusal(NotLeaderError, f"channel {name} is led by {leader}, ask there")
-            if request.level == Level.LEADER.value and not runner.core.leader_is_ready:
+            if request.level == _LEADER and not runner.core.leader_is_ready:
                 return Refusal(
                     NoLeaderError, f"the leader of {name} has not committed in its term yet; retry"
                 )
             return None
-        if request.level == Level.BOUNDED.value:
+        if request.level == _BOUNDED:
             return beyond_bounds(name, self.freshness(runner), self._bounds(request, runner))
-        if request.level == Level.ANY.value:
+        if request.level == _ANY:
             return None
         levels = ", ".join(level.value for level in Level)
         return Refusal(SchemaError, f"unknown read level {request.level!r}; use one of {levels}")
@@ -368,7 +394,7 @@ class Reader:
             self._fail_waiting(waiting, *refusal)
 
     def _await_proof(self, token: int, waiting: WaitingRead, refusal: Refusal) -> None:
-        """S7.3: one round trip tells what this node may serve; then it may have to be applied."""
+        """S7.3: one round trip proves what this node may serve; then it may have to be applied."""
         runner = waiting.runner
         self._waits.await_proof(token, waiting)
         if waiting.proof_by_ms is None:
@@ -411,7 +437,7 @@ class Reader:
 
     def _refresh(self, request: ReadRequest, runner: ChannelRunner) -> None:
         """Ask for a new proof before the next read of this kind has to wait for one."""
-        if request.level != Level.BOUNDED.value:
+        if request.level != _BOUNDED:
             return
         bound, proven_ms = self._bounds(request, runner).max_staleness_ms, runner.core.proven_ms
         now_ms = self._clock.now_ms
@@ -442,7 +468,7 @@ class Reader:
         return self.served_at(request.level, runner, applied)
 
     def served_at(self, level: str, runner: ChannelRunner, applied: Seq | None = None) -> Served:
-        """The same at a level; of the newest state unless told otherwise."""
+        """The same at a level; of the newest state by default."""
         if applied is None:
             applied = self._tables.applied_seq(runner.channel)
         freshness = self.freshness(runner, applied)

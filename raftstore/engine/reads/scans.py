@@ -2,7 +2,7 @@
 
 A long page would keep the node's thread from everything else for tens of milliseconds (P16), so it
 is read elsewhere, from a snapshot that is taken when the read may be answered: its rows are of that
-moment, and so is what the answer tells of them. A count goes slice by slice, others in between.
+moment, and so is what the answer says of them. A count goes slice by slice, others in between.
 
 A pin is such a snapshot kept for the pages that follow. It is the state of the first page whatever
 is written meanwhile, so levels and bounds no longer matter; but what no longer serves (S0.3, S13)
@@ -24,7 +24,12 @@ from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
-from raftstore.engine.reads.read_rules import GET_BYTES_MAX, rows_too_large, too_many_keys
+from raftstore.engine.reads.read_rules import (
+    GET_BYTES_MAX,
+    closing_refusal,
+    rows_too_large,
+    too_many_keys,
+)
 from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares
 from raftstore.errors import (
     OverloadedError,
@@ -32,7 +37,6 @@ from raftstore.errors import (
     QueryError,
     Refusal,
     RequestError,
-    UnknownChannelError,
 )
 from raftstore.ports.ids import IdSource
 from raftstore.ports.machine import Row
@@ -50,15 +54,15 @@ from raftstore.protocol.reads import (
     Served,
 )
 from raftstore.rows.sealing import seal
-from raftstore.types import ChannelId, NodeId, Seq
+from raftstore.types import NodeId, Seq
 
 SHORT_ROWS_MAX: Final = 100
-"""A page of so many rows is read at once: going elsewhere would take longer."""
+"""Pages of at most so many rows are read on the node's thread: to hand them over takes longer."""
 COUNT_SLICE_ROWS: Final = 10_000
 """Rows counted before others get their turn; a few milliseconds."""
 PIN_BITS: Final = 63
 _ALL: Final = 0
-"""The key of the one deadline."""
+"""The only key in ``Scans.deadlines``."""
 
 SealedRows = tuple[tuple[bytes, bytes | None, Seq], ...]
 
@@ -70,7 +74,7 @@ class ReadRules(Protocol):
         """Why the channel serves nothing here now, whatever the level."""
 
     def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
-        """The facts that an answer tells of the state it was read from, at present."""
+        """The facts that an answer states of the state it was read from, at present."""
 
     def fail(
         self,
@@ -85,7 +89,7 @@ class ReadRules(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _State:
+class PinnedState:
     """A snapshot that is read from; ``pin`` is 0 unless it is kept for more pages."""
 
     runner: ChannelRunner
@@ -94,7 +98,7 @@ class _State:
     used_ms: int
     pin: int = 0
     idle_ms: int = 0
-    """How long nobody needs to read it while it is pinned; 0: as long as the setting says."""
+    """How long it stays pinned while nobody reads it; 0: as long as the setting says."""
     readers: int = 0
     owner: int | None = None
     """The client that pinned it; None when that is gone: then the pin makes room for others."""
@@ -102,11 +106,11 @@ class _State:
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """A long read under way. ``served`` is None while it would be told of the present (a pin)."""
+    """A long read under way. ``served`` is None while it would describe the present (a pin)."""
 
     client: int
     request: ReadRequest
-    state: _State
+    state: PinnedState
     deadline_ms: int
     served: Served | None
     rows: int = 0
@@ -129,7 +133,7 @@ class Scans:
         self._answers = answers
         self._rules = rules
         self._settings = settings
-        self._pins: dict[int, _State] = {}
+        self._pins: dict[int, PinnedState] = {}
         self._pins_held: Shares[int] = Shares(
             "pinned states", "read.scan_pins_max", lambda _, pin: self._unpin(self._pins[pin])
         )
@@ -140,7 +144,7 @@ class Scans:
             "long reads", "read.scans_queued_max", self._give_up
         )
         self.deadlines: Deadlines[int] = Deadlines()
-        """One, of all reads and pins together: nothing is due before it."""
+        """A single one: the earliest deadline of all reads and pins."""
 
     @property
     def pins(self) -> int:
@@ -168,12 +172,12 @@ class Scans:
         if full is not None:
             self._rules.fail(client, request, OverloadedError, full)
             return
-        state = _State(runner, self._tables.snapshot(runner.channel), now_ms, now_ms)
+        state = PinnedState(runner, self._tables.snapshot(runner.channel), now_ms, now_ms)
         if keep:
             self._pin(state, client)
         served = self._rules.served(request, runner, state.snapshot.applied_seq)
         if isinstance(request, Scan) and keep and request.limit == 0:
-            # Who reads several channels as one pins all of them before the first row.
+            # A reader of several channels pins all of them before it reads the first row.
             answer = ScanAnswer(request.request_id, (), True, served, state.pin)
             self._answers.answer(client, answer)
             return
@@ -215,9 +219,25 @@ class Scans:
         full = self._overload(client) or self._no_pin(client)
         if full is not None:
             return full
-        state = _State(runner, snapshot, now_ms, now_ms, idle_ms=max(0, idle_ms))
+        state = PinnedState(runner, snapshot, now_ms, now_ms, idle_ms=max(0, idle_ms))
         self._pin(state, client)
         return state.pin
+
+    def borrow(self, pin: int, runner: ChannelRunner, now_ms: int) -> PinnedState | None:
+        """A pinned state for one more reader, until ``give_back``; None: it is gone."""
+        self.on_timer(now_ms)
+        state = self._pins.get(pin)
+        if state is None or state.runner is not runner:
+            return None
+        state.used_ms = now_ms
+        state.readers += 1
+        return state
+
+    def give_back(self, state: PinnedState, now_ms: int) -> None:
+        """The reader is done."""
+        state.readers -= 1
+        state.used_ms = now_ms
+        self._close_unread(state)
 
     def on_client_gone(self, client: int) -> None:
         """Forget the client's waits. Its pins stay while they are read: pages and parts of
@@ -226,7 +246,7 @@ class Scans:
         for reading in self._reads_held.of(client):
             reading.is_over = True
             if opens_pin(reading.request):
-                self._unpin(reading.state)  # nobody was told of the pin
+                self._unpin(reading.state)  # no client knows of the pin
         for pin in self._pins_held.of(client):
             self._pins_held.give(client, pin)
             self._pins[pin].owner = None
@@ -255,11 +275,12 @@ class Scans:
         if dues:
             self.deadlines.push(_ALL, min(dues))
 
-    def on_channel_closed(self, channel: ChannelId) -> None:
-        """The table was dropped: nothing of it is answered any more (S0.8)."""
+    def on_channel_closed(self, runner: ChannelRunner) -> None:
+        """Nothing of a dropped table is answered any more (S0.8), nor of one that was replaced."""
+        channel, refusal = runner.channel, closing_refusal(runner)
         for reading in tuple(self._readings):
             if reading.state.runner.channel == channel and not reading.is_over:
-                self._end(reading, UnknownChannelError, "the table was dropped")
+                self._end(reading, *refusal)
         for state in tuple(self._pins.values()):
             if state.runner.channel == channel:
                 self._unpin(state)
@@ -277,7 +298,7 @@ class Scans:
 
     # --- pins -------------------------------------------------------------------------------------
 
-    def _pin(self, state: _State, client: int) -> None:
+    def _pin(self, state: PinnedState, client: int) -> None:
         for pin in tuple(self._left):
             if len(self._pins) < self._settings.scan_pins_max * TOTAL_PER_LIMIT:
                 break
@@ -289,13 +310,13 @@ class Scans:
         self._pins_held.take(client, state.pin)
         self._wake_at(self._pin_due_ms(state))
 
-    def _pin_due_ms(self, state: _State) -> int:
+    def _pin_due_ms(self, state: PinnedState) -> int:
         idle = state.idle_ms or self._settings.scan_pin_idle_ms
         life = self._settings.scan_pin_life_ms
         return min(state.used_ms + idle, state.born_ms + life)
 
-    def _unpin(self, state: _State) -> None:
-        """Let nobody begin to read it; who does already may finish."""
+    def _unpin(self, state: PinnedState) -> None:
+        """No read of it begins any more; those under way may finish."""
         if state.pin:
             del self._pins[state.pin]
             self._left.pop(state.pin, None)
@@ -305,7 +326,7 @@ class Scans:
             self._close_unread(state)
 
     @staticmethod
-    def _close_unread(state: _State) -> None:
+    def _close_unread(state: PinnedState) -> None:
         if state.pin == 0 and state.readers == 0:
             state.snapshot.close()
 
@@ -376,7 +397,7 @@ class Scans:
             self._end(reading, PageExpiredError, text)
         elif self._may_answer(reading):
             if opens_pin(request) and not more:
-                self._unpin(state)  # there is no page to follow
+                self._unpin(state)  # no page follows
             served = self._served(reading)
             answer = ScanAnswer(request.request_id, rows, more, served, state.pin)
             self._answers.answer(reading.client, answer)
@@ -420,30 +441,27 @@ class Scans:
         return msgspec.structs.replace(served, pinned=True)
 
     def _end(self, reading: _Reading, error: type[RequestError], message: str) -> None:
-        """Refuse the read; what the other thread does for it is for nothing."""
+        """Refuse the read; what the other thread finds for it is dropped."""
         reading.is_over = True
         leader = reading.state.runner.elector.leader
         self._rules.fail(reading.client, reading.request, error, message, leader=leader)
         if opens_pin(reading.request):
-            self._unpin(reading.state)  # nobody was told of the pin
+            self._unpin(reading.state)  # no client knows of the pin
 
     def _finish(self, reading: _Reading, now_ms: int) -> None:
         reading.is_over = True
         del self._readings[reading]
         self._reads_held.give(reading.client, reading)
-        state = reading.state
-        state.readers -= 1
-        state.used_ms = now_ms
-        self._close_unread(state)
+        self.give_back(reading.state, now_ms)
 
 
 def is_long(request: Scan) -> bool:
-    """Whether the page is not for the node's thread."""
+    """Whether the page is too long for the node's thread, or is to be pinned."""
     return request.keep or request.limit > SHORT_ROWS_MAX
 
 
 def opens_pin(request: ReadRequest) -> bool:
-    """Whether the state of this page is to be kept for others."""
+    """Whether the state of this page is to be pinned for the pages that follow."""
     return isinstance(request, Scan) and request.keep and request.pin == 0
 
 

@@ -89,7 +89,7 @@ class WaitingReads:
         return self._reads.get(token)
 
     def forget(self, token: int) -> WaitingRead | None:
-        """It waits no longer; None: it did not."""
+        """Remove a read that waits no longer, and return it; None: it did not wait."""
         read = self._reads.pop(token, None)
         if read is not None:
             self.held.give(read.client, token)
@@ -121,16 +121,20 @@ class WaitingReads:
             yield token, self._reads[token]
 
     def await_position(self, token: int, read: WaitingRead) -> None:
-        """It is confirmed, and waits for its seq to be applied."""
+        """Keep a read that is confirmed, and waits for its seq to be applied."""
         self._positions.add(read.runner.channel, read.min_seq, token)
 
     def await_proof(self, token: int, read: WaitingRead) -> None:
-        """It waits for a proof, or for what one said has to be applied (S7.3)."""
+        """Keep a read that waits for a proof, or for what one said has to be applied (S7.3)."""
         self._unproven.setdefault(read.runner.channel, {})[token] = None
 
     def unproven(self, channel: ChannelId) -> tuple[int, ...]:
         """The reads that wait for a proof about the channel."""
         return tuple(self._unproven.get(channel, ()))
+
+    def awaits(self, channel: ChannelId) -> bool:
+        """Whether any read waits for something of the channel."""
+        return channel in self._by_channel
 
     def reached(self, channel: ChannelId, applied: Seq) -> tuple[int, ...]:
         """The reads that may be answered now that so much of the channel is applied. Those that

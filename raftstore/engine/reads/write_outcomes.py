@@ -17,6 +17,7 @@ from raftstore.core.write_outcome import FENCED_MAX, WriteOutcome, WriteOutcomeF
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.clock import Clock
+from raftstore.engine.reads.read_rules import closing_refusal
 from raftstore.engine.shares import Shares, Waits
 from raftstore.errors import (
     NoLeaderError,
@@ -58,7 +59,7 @@ class WriteOutcomeRules(Protocol):
         """Why the channel serves nothing here now."""
 
     def served_at(self, level: str, runner: ChannelRunner) -> Served:
-        """The facts that an answer tells of the newest state here."""
+        """The facts that an answer states of the newest state here."""
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class WriteOutcomes:
 
     def on_applied(self, runner: ChannelRunner) -> None:
         """Look again: applied records are committed, and a write asked about may be one."""
-        if not self.open:
+        if not self.open.waits:
             return
         for token in self.open:
             question = self.open.get(token)
@@ -179,11 +180,12 @@ class WriteOutcomes:
         self._drop_unconfirmed(late)
 
     def on_channel_closed(self, runner: ChannelRunner) -> None:
-        """The table was dropped."""
+        """The table was dropped, or the channel is opened anew."""
+        refusal = closing_refusal(runner)
         for token in self.open:
             question = self.open.get(token)
             if question is not None and question.runner is runner:
-                self.on_refused(token, UnknownChannelError, "the table was dropped")
+                self.on_refused(token, *refusal)
 
     def _refusal(
         self, client: int, request: WriteFate, runner: ChannelRunner | None

@@ -1,13 +1,13 @@
 """One channel from a node's viewpoint, kept from one view to the next.
 
 Of a thousand channels few change between two views, and to look at one takes several times as long
-as to tell its ages anew. So a look finds what does not depend on the time: positions, rows behind,
-roles, and the moments from which ages count. Each view makes ages of them.
+as to compute its ages anew. So a look finds what does not depend on the time: positions, rows
+behind, roles, and the moments from which ages count. Each view makes ages of them.
 
 What a look finds changes only by a call of the node that moves the channel, or by a report that
 says something else than the one before: both make it stale. Three things change without: what the
-apply thread has done, when the leader was heard, and who leads a channel that lives elsewhere. They
-are read each time.
+apply thread has done, when the leader last sent something, and who leads a channel that lives
+elsewhere. They are read each time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from raftstore.core.batches import NOT_TOLD
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.lag_reports import NOBODY
+from raftstore.engine.reads.read_rules import serving_refusal
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
 from raftstore.protocol.admin import ChannelView, ReplicaHint
@@ -33,14 +34,14 @@ class _Found(NamedTuple):
 
     node: NodeId
     applied_seq: Seq | None
-    """None: nobody told."""
+    """None: not reported."""
     rows: int | None
     """How many it lacks, if the end of the channel is known at all."""
     batches: int | None
     as_of_ms: int | None
     """When its state was complete, proven by a round trip."""
     told_ms: int | None
-    """When it told itself where it is, other than in a report."""
+    """When it stated its position itself, other than in a report."""
     is_reported: bool
     is_here: bool
     role: str
@@ -94,7 +95,7 @@ class CachedChannelView:
         self._leader: NodeId | None = None
         self._term = Term(0)
         self._reporting: NodeId | None = None
-        """Of a channel that lives elsewhere: the leader whose reports tell its end."""
+        """Of a channel that lives elsewhere: the leader whose reports give its end."""
 
     # --- a view -----------------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class CachedChannelView:
             told_ms=None,
             is_reported=False,
             is_here=True,
-            role=runner.elector.role.value,
+            role=_own_role(runner),
         )
 
     def _other(
@@ -236,7 +237,7 @@ class CachedChannelView:
     def _said(
         self, replica: NodeId, told_ms: int | None, *, is_reported: bool
     ) -> tuple[Seq, int] | None:
-        """KLIP-35: where it is said to be, if that is newer than what it told itself.
+        """KLIP-35: where it is said to be, if that is newer than what it stated itself.
 
         It orders the replicas, but what they are measured by stays what is known.
         """
@@ -260,6 +261,15 @@ class CachedChannelView:
         return None if between is None else between[1]
 
 
+def _own_role(runner: ChannelRunner) -> str:
+    """The role of the replica here; where it serves nothing, why (``policy.views``)."""
+    if serving_refusal(runner) is None:
+        return runner.elector.role.value
+    if runner.stopped_reason is not None or not runner.core.is_recovering:
+        return "not serving"
+    return "in doubt" if runner.core.doubt else "recovering"
+
+
 def _role(position: ChannelPosition | None) -> str:
     """The last report of a replica about itself."""
     if position is None:
@@ -276,8 +286,8 @@ def _hint(
         return ReplicaHint(node, _NOWHERE, None, None, None, role, None)
     # How old the state may be, as a hint: proven by a round trip, or as the leader reported. Round
     # trips are made only when a read asks for a bound in time; between them a replica that lacks
-    # nothing is as old as the last report of its leader, however long ago it told its own position:
-    # that only grows. A replica that serves proves it.
+    # nothing is as old as the last report of its leader, however long ago it reported its own
+    # position: that only grows. A replica that serves proves it.
     time_ms = None if as_of_ms is None else max(0, now_ms - as_of_ms)
     if rows is None or known_ms is None:
         rows = batches = None

@@ -1,4 +1,4 @@
-"""The cluster as a node tells clients: its nodes, its tables and their leaders (S1.9)."""
+"""The cluster as a node describes it to clients: its nodes, its tables and their leaders (S1.9)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.reports.view_report import ViewReport
 from raftstore.protocol.admin import (
+    DRAINING,
+    UNREGISTERED,
     ChannelInfo,
     ChannelView,
     ClusterInfo,
@@ -14,12 +16,12 @@ from raftstore.protocol.admin import (
     NodeInfo,
     TableInfo,
 )
-from raftstore.state_machines.catalog import TableEntry
-from raftstore.types import ChannelId, NodeId, channel_id
+from raftstore.state_machines.catalog import Catalog, TableEntry
+from raftstore.types import ChannelId, NodeId, channel_id, node_name
 
 
 class ClusterInfoReport:
-    """Of one node."""
+    """Describes the cluster as one node knows it."""
 
     def __init__(self, parts: NodeParts, views: ViewReport) -> None:
         self._identity = parts.identity
@@ -43,6 +45,7 @@ class ClusterInfoReport:
                 pid=self._identity.pid if member == me else 0,
                 http=self._watch.reports.http_of.get(member, ""),
                 level=levels[member],
+                state=_state_of(member, catalog),
             )
             for member, endpoint in self._controller.endpoints().items()
         ]
@@ -55,7 +58,7 @@ class ClusterInfoReport:
             nodes=tuple(nodes),
             tables=tuple(self._table_info(table, known) for table in catalog.tables.values()),
             metadata_channel=self._channel_info(
-                metadata.channel, self._identity.creation_config().voters, known
+                metadata.channel, metadata.core.config().voters, known
             ),
         )
 
@@ -77,7 +80,7 @@ class ClusterInfoReport:
             seq=self._controller.catalog.seqs[table.name],
             channels=tuple(
                 self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)
-                for partition, replicas in enumerate(table.placement)
+                for partition, replicas in enumerate(self._controller.catalog.placement_of(table))
             ),
         )
 
@@ -94,3 +97,10 @@ class ClusterInfoReport:
             return ChannelInfo(channel, replicas, leader, term)
         lags = tuple([hint.lag for hint in view.replicas])
         return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags)
+
+
+def _state_of(member: NodeId, catalog: Catalog) -> str:
+    if member in catalog.draining:
+        return DRAINING
+    entry = catalog.nodes.get(node_name(member))
+    return "" if entry is not None and entry.node == member else UNREGISTERED

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
+from raftstore.engine.reads.read_rules import closing_refusal
 from raftstore.engine.shares import GIVEN_UP, Shares, Waits
 from raftstore.errors import (
     OverloadedError,
@@ -105,7 +106,7 @@ class ContentHashes:
             channel = asked.request.channel
             if self._channels.get(channel) is not asked.runner:
                 self.waiting.pop(token)
-                self._fail(asked.client, asked.request, UnknownChannelError, _DROPPED)
+                self._fail(asked.client, asked.request, *closing_refusal(asked.runner))
                 continue
             self._running = token
 
@@ -124,7 +125,7 @@ class ContentHashes:
     def _answer(self, asked: _Asked, digest: bytes, rows: int, applied_seq: Seq) -> None:
         runner, channel = asked.runner, asked.request.channel
         if self._channels.get(channel) is not runner:
-            self._fail(asked.client, asked.request, UnknownChannelError, _DROPPED)
+            self._fail(asked.client, asked.request, *closing_refusal(runner))
             return
         lag, age = self._lag(runner, applied_seq)
         served = Served(self._me, channel, runner.elector.term, applied_seq, lag, age, "any")
@@ -135,6 +136,3 @@ class ContentHashes:
         self, client: int, request: ContentHash, error: type[RequestError], text: str
     ) -> None:
         self._answers.answer(client, failed(request.request_id, error, text))
-
-
-_DROPPED = "the table was dropped"

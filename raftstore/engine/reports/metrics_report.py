@@ -69,9 +69,14 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     merger = node.retention.merger
     yield "raftstore_table_merges_total", (), float(merger.merges_total)
     yield "raftstore_table_merged_bytes_total", (), float(merger.merged_bytes_total)
+    outcomes = node.retention.outcome_trimmer.trimmed_total
+    yield "raftstore_outcomes_trimmed_total", (), float(outcomes)
     given_up = node.retention.floors.given_up_total
     yield "raftstore_log_floors_given_up_total", (), float(given_up)
     yield from _snapshots(node)
+    yield "raftstore_leader_moves_total", (), float(node.leaders.moved_total)
+    yield "raftstore_leader_moves_failed_total", (), float(node.leaders.failed_total)
+    yield "raftstore_leader_moves_left", (), float(node.leaders.moves_left)
     yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
@@ -160,6 +165,8 @@ def _memory(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_catchup_rows_per_second", (), float(rows_per_s)
     yield "raftstore_catchup_bytes_per_second", (), float(bytes_per_s)
     yield "raftstore_catchup_waiting", (), float(node.catch_ups.waiting)
+    for mode, changes in node.catch_ups.mode_changes.items():
+        yield "raftstore_mode_changes_total", (("mode", mode.value),), float(changes)
     yield "raftstore_replicas_slow", (), float(slow)
     yield "raftstore_replicas_flapping", (), float(flapping)
 
@@ -177,7 +184,7 @@ _HELD: Final[dict[str, Callable[[ReplicaStatistics], int]]] = {
     "raftstore_payloads_repaired_total": lambda held: held.payloads_repaired,
     _REPEATED: lambda held: held.repeated_writes,
 }
-"""What is summed over all channels, and where each tells it."""
+"""What is summed over all channels, and where each counts it."""
 
 
 def _of_channel(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Iterator[tuple[str, float]]:

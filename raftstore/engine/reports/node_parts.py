@@ -15,6 +15,7 @@ from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.healing.service import Healing
+from raftstore.engine.leaders.balancer import LeaderBalancer
 from raftstore.engine.meters import Meters
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peers.failover_watch import FailoverWatch
@@ -32,7 +33,7 @@ from raftstore.types import ChannelId, NodeId
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """Of one node."""
+    """The parts of one node that its reports look at."""
 
     identity: NodeIdentity
     settings: NodeSettings
@@ -51,6 +52,7 @@ class NodeParts:
     retention: Retention
     healing: Healing
     expirer: Expirer
+    leaders: LeaderBalancer
     snapshots: ReplicaSnapshots
     step_downs: StepDownLimit
     guard: StorageGuard

@@ -15,7 +15,7 @@ from raftstore.metrics import Histogram, Sample
 
 
 class NodeReports:
-    """Of one node, with what its process adds."""
+    """All reports of one node, with what its process adds."""
 
     def __init__(self, parts: NodeParts, clock: Clock, ports: NodePorts) -> None:
         self._parts = parts
@@ -26,7 +26,9 @@ class NodeReports:
 
     def status(self) -> dict[str, Any]:
         """The JSON-shaped state of the node."""
-        return node_status(self._parts, self._clock.now_ms) | self.ports.extra_status()
+        reserve_bytes = self.ports.reserve_bytes()
+        status = node_status(self._parts, self._clock.now_ms, reserve_bytes)
+        return status | self.ports.extra_status()
 
     def metrics(self) -> tuple[tuple[Sample, ...], tuple[Histogram, ...]]:
         """Everything that is counted and measured."""

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.gap_reports import gaps_of
+from raftstore.engine.reads.read_rules import in_doubt
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
 from raftstore.policy.status import (
@@ -24,8 +25,9 @@ FAILOVERS_SHOWN = 10
 """The newest ones; `raftstore events --type failover` has more."""
 
 
-def node_status(node: NodeParts, now_ms: int) -> dict[str, Any]:
-    """The node's JSON-shaped state, plus its process id and draining flag."""
+def node_status(node: NodeParts, now_ms: int, reserve_bytes: int | None = None) -> dict[str, Any]:
+    """The node's JSON-shaped state, plus its process id and draining flag. ``reserve_bytes``: of
+    the disk's reserve; None: not known."""
     facts = StatusFacts(
         viewpoint=node.me,
         cluster_id=node.identity.cluster_id,
@@ -39,7 +41,7 @@ def node_status(node: NodeParts, now_ms: int) -> dict[str, Any]:
             for runner in node.channels.values()
             if runner.channel != node.controller.metadata_channel
         ],
-        warnings=_warnings(node),
+        warnings=[*_warnings(node), *_no_reserve(node, reserve_bytes)],
     )
     status: dict[str, Any] = dict(build_status(facts))
     status["pid"] = node.identity.pid
@@ -49,6 +51,7 @@ def node_status(node: NodeParts, now_ms: int) -> dict[str, Any]:
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
     status["scrub"] = _scrub(node, now_ms)
     status["metadata"] = _metadata(node, now_ms)
+    status["leaders"] = node.leaders.status(now_ms)
     stall = node.guard.stall()
     status["storage_stall"] = None if stall is None else stall._asdict()
     space = node.guard.space
@@ -57,6 +60,7 @@ def node_status(node: NodeParts, now_ms: int) -> dict[str, Any]:
         "min_free_bytes": node.settings.storage.min_free_bytes,
         "is_low": space.is_low,
         "takes_records": not space.is_exhausted,
+        "reserve_bytes": reserve_bytes,
     }
     status["failovers"] = list(node.ring.newest("failover", FAILOVERS_SHOWN))
     return status
@@ -86,6 +90,8 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
     mode, reason = runner.core.mode.value, ""
     if runner.stopped_reason is not None:
         mode, reason = "stopped", runner.stopped_reason
+    elif runner.core.doubt:
+        mode, reason = "recovering", in_doubt(runner)
     elif runner.core.is_recovering:
         mode, reason = "recovering", "acknowledged records are missing here (S0.3)"
     healing = node.healing.told(runner.channel)
@@ -141,7 +147,7 @@ def _catch_up(node: NodeParts, runner: ChannelRunner) -> CatchUpStatus | None:
 def _replica_facts(
     node: NodeParts, runner: ChannelRunner, replica: NodeId, own_lag: int | None
 ) -> ReplicaFacts:
-    """Freshest first: the leader hears acknowledgements, everybody hears lag reports."""
+    """Freshest first: the leader gets acknowledgements, every node gets lag reports."""
     if replica == node.me:
         return ReplicaFacts(replica, node.tables.applied_seq(runner.channel), own_lag)
     applied: Seq | None = None
@@ -183,6 +189,19 @@ def _scrub(node: NodeParts, now_ms: int) -> dict[str, Any]:
         "last_pass_bytes": None if last is None else last.bytes,
         "last_pass_damages": None if last is None else last.damages,
     }
+
+
+def _no_reserve(node: NodeParts, reserve_bytes: int | None) -> list[str]:
+    storage, free = node.settings.storage, node.guard.space.free_bytes
+    wanted, needed = storage.reserve_bytes, storage.reserve_room_bytes
+    if reserve_bytes is None or reserve_bytes == wanted or free is None:
+        return []
+    if free >= needed:
+        return []  # it is about to be made
+    return [
+        f"{node_name(node.me)} has no reserve of {wanted} bytes, so it waits if it is started on a "
+        f"full disk; it makes one once {needed} bytes are free"
+    ]
 
 
 def _warnings(node: NodeParts) -> list[str]:

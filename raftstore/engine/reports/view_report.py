@@ -120,6 +120,7 @@ class ViewReport:
         )
 
     def _channels(self) -> Iterable[tuple[ChannelId, str, int, tuple[NodeId, ...]]]:
-        for table in self._node.controller.catalog.tables.values():
-            for partition, replicas in enumerate(table.placement):
+        catalog = self._node.controller.catalog
+        for table in catalog.tables.values():
+            for partition, replicas in enumerate(catalog.placement_of(table)):
                 yield channel_id(table.uuid, partition), table.name, partition, tuple(replicas)

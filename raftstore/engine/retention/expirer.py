@@ -5,13 +5,12 @@ it is, and names rows that have expired by then; every replica that applies it a
 only made when a row is due, one at a time in each channel, so an idle channel costs nothing.
 
 How late it is: the leader's clock, but never more than ``expiry.clock_ahead_ms`` above the time
-that the clocks of a quorum of the voters have reached, as their heartbeats tell. So one clock that
-is wrong lets rows live longer, never shorter.
+that the clocks of a quorum of the voters have reached, as their heartbeats report. So one clock
+that is wrong lets rows live longer, never shorter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -19,17 +18,14 @@ from typing import Final
 from raftstore.config import ExpirySettings
 from raftstore.core.quorum import quorum_ms
 from raftstore.engine.channel.channel_parts import RoleBefore
-from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.clock import Clock
 from raftstore.engine.deadlines import Deadlines
-from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.errors import Refusal
-from raftstore.ports.tables import Answers, TableStore
+from raftstore.engine.retention.floors import RetentionParts
+from raftstore.ports.tables import Answers
 from raftstore.protocol.lifetimes import EXPIRE_BYTES_MAX, encode_expire
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.expiry import due_rows
-from raftstore.types import WALL_MS_MAX, ChannelId, NodeId, RecordKind, Role, Seq
+from raftstore.types import WALL_MS_MAX, ChannelId, RecordKind, Role, Seq
 
 RETRY_MS: Final = 1_000
 """Pause after an EXPIRE record that was refused, or while the clocks of a quorum are unknown."""
@@ -48,30 +44,22 @@ class _Led:
     """An EXPIRE record of it has no outcome yet."""
     named_seq: Seq = Seq(0)
     """The end of the last one: what it named is still there until it is applied."""
+    is_full: bool = False
+    """It named as much as a record may: probably more is due."""
 
 
 class Expirer:
-    """Of one node."""
+    """Has the rows expire that are due in channels led by one node."""
 
-    def __init__(  # noqa: PLR0917 - each is one thing that it works with
-        self,
-        me: NodeId,
-        tables: TableStore,
-        watch: PeerWatch,
-        clock: Clock,
-        proposals: Proposals,
-        refusal_of: Callable[[RecordKind], Refusal | None],
-        settings: ExpirySettings,
-        channels: Mapping[ChannelId, ChannelRunner],
-    ) -> None:
-        self._me = me
-        self._tables = tables
-        self._watch = watch
-        self._clock = clock
-        self._proposals = proposals
-        self._refusal_of = refusal_of
+    def __init__(self, parts: RetentionParts, settings: ExpirySettings) -> None:
+        self._me = parts.me
+        self._tables = parts.tables
+        self._watch = parts.watch
+        self._clock = parts.clock
+        self._proposals = parts.proposals
+        self._refusal_of = parts.refusal_of
         self._settings = settings
-        self._channels = channels
+        self._channels = parts.channels
         self._led: dict[ChannelId, _Led] = {}
         self.expired_total = 0
         """Rows named by EXPIRE records that this node has written as a leader."""
@@ -113,7 +101,8 @@ class Expirer:
         if led is None:
             led = self._led[channel] = _Led(runner, WALL_MS_MAX)
         if not led.is_open:
-            self._look_at(led, now_ms + self._settings.tick_ms)
+            is_next = led.is_full and self._tables.applied_seq(channel) >= led.named_seq
+            self._look_at(led, now_ms if is_next else now_ms + self._settings.tick_ms)
 
     def _look_at(self, led: _Led, at_ms: int) -> None:
         if at_ms < led.look_ms:
@@ -128,6 +117,7 @@ class Expirer:
         channel = led.runner.channel
         if led.is_open or self._tables.applied_seq(channel) < led.named_seq:
             return  # its outcome, or its application, leads here again
+        led.is_full = False
         scan = partial(self._tables.state_scan, channel)
         first = due_rows(scan, WALL_MS_MAX, keys_max=1)
         if not first:
@@ -153,15 +143,17 @@ class Expirer:
         scan = partial(self._tables.state_scan, led.runner.channel)
         rows = due_rows(scan, time_ms, keys_max=self._settings.keys_max, bytes_max=EXPIRE_BYTES_MAX)
         keys = [key for _, key in rows]
+        size = sum(map(len, keys))
+        is_full = len(keys) >= self._settings.keys_max or size >= EXPIRE_BYTES_MAX
         led.is_open = True
 
         def done(outcome: PubAck | PubReject, now_ms: int) -> None:
             led.is_open = False
             pause_ms = RETRY_MS
             if isinstance(outcome, PubAck):
-                led.named_seq = outcome.last_seq
+                led.named_seq, led.is_full = outcome.last_seq, is_full
                 self.expired_total += len(keys)
-                pause_ms = self._settings.tick_ms if len(keys) < self._settings.keys_max else 0
+                pause_ms = 0 if is_full else self._settings.tick_ms
             if self._led.get(led.runner.channel) is led:
                 self._look_at(led, now_ms + pause_ms)
 

@@ -3,7 +3,7 @@
 A *floor* is a seq behind which records are needed. Some may never be cut above: the state that
 survives a power cut, staged rows of open attempts. Others are a courtesy with a bound: for a
 replica that is behind, for a reader of changes. Beyond its bound such a floor is given up, which
-its event tells with the owner; the owner hears of it when it asks for what is gone.
+its event names with the owner; the owner learns of it when it asks for what is gone.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from raftstore.config import RetentionSettings
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.clock import Clock
 from raftstore.engine.node_ports import Tell
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.reads.change_readers import ChangeReaders
+from raftstore.errors import Refusal
 from raftstore.policy.levels import SNAPSHOT_LEVEL
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.node import ChannelPosition
-from raftstore.types import ChannelId, NodeId, Seq, node_name
+from raftstore.types import ChannelId, NodeId, RecordKind, Seq, node_name
 
 APPLIED: Final = "applied"
 """The table survives a power cut only up to there."""
@@ -36,6 +39,9 @@ TRANSFER: Final = "replica_snapshot"
 ``snapshot.session_ms`` without a question, and like a slow replica."""
 READER: Final = "reader_of_changes"
 """Somebody who reads changes here; bounded by ``retention.reader_bytes``."""
+
+DISK_SPACE: Final = "disk_space"
+"""The disk has no room for the base entry that would be written first."""
 
 OLDER_VERSION: Final = "older_version"
 """A node that knows no base: it could neither follow a log that begins behind one nor read its own
@@ -80,8 +86,16 @@ class RetentionParts:
     settings: RetentionSettings
     segment_bytes: int
     tell: Tell
+    proposals: Proposals
+    refusal_of: Callable[[RecordKind], Refusal | None]
+    """Why a record of this kind must not be written yet."""
+    outbox: Outbox
+    told_level: Callable[[int], tuple[NodeId, ...]]
+    """The other nodes that reported at least this level."""
     is_space_low: Callable[[], bool] = lambda: False
     """The disk is nearly full: what only a courtesy keeps goes."""
+    claim: Callable[[int], bool] = lambda _: True
+    """Whether so many bytes may be written to free space."""
 
 
 class Floors:
@@ -107,6 +121,7 @@ class Floors:
         found += [*self._slow_replicas(runner), *self._change_readers(runner, now_ms)]
         for source in self.sources:
             found += source(runner)
+        self._forget_others(runner.channel, found)
         return [self._judged(runner, floor) for floor in found]
 
     def lowest(self, runner: ChannelRunner, limit: Seq, now_ms: int) -> tuple[Seq, Floor | None]:
@@ -122,16 +137,37 @@ class Floors:
         levels = self._node_levels().items()
         return [node_name(node) for node, level in levels if level < SNAPSHOT_LEVEL]
 
+    def keep_for_transfers(self, pinned: Callable[[ChannelId], Mapping[NodeId, Seq]]) -> None:
+        """Keep for each replica that takes a snapshot of a channel here what is behind its seq."""
+        bytes_max = self._settings.slow_replica_bytes
+
+        def transfers(runner: ChannelRunner) -> list[Floor]:
+            found = pinned(runner.channel).items()
+            return [Floor(TRANSFER, node_name(to), seq, bytes_max) for to, seq in found]
+
+        self.sources.append(transfers)
+
     def channel_closed(self, runner: ChannelRunner) -> None:
-        """Nothing of it is told again."""
+        """Nothing of it is reported again."""
         self._readers.channel_closed(runner.channel)
         self._given_up = {key: None for key in self._given_up if key[0] != runner.channel}
+
+    def _forget_others(self, channel: ChannelId, found: Iterable[Floor]) -> None:
+        """Readers and transfers come and go, each under another name: what was given up for those
+        that are gone is not kept."""
+        mine = [key for key in self._given_up if key[0] == channel]
+        if mine:
+            owners = {(floor.name, floor.owner) for floor in found}
+            for key in mine:
+                if key[1:] not in owners:
+                    del self._given_up[key]
 
     def _is_overfull(self) -> bool:
         return self._is_space_low() or self._log.size_bytes() > self._settings.log_bytes_max
 
     def _slow_replicas(self, runner: ChannelRunner) -> Iterator[Floor]:
-        """Of followers, too: one that leads next is asked for the same records."""
+        """Floors for slow replicas, at followers, too: one that leads next is asked for the same
+        records."""
         known = self._watch.positions.get(runner.channel, NOT_HEARD)
         progress = runner.core.progress()
         for node in runner.core.config().members:
@@ -141,13 +177,13 @@ class Floors:
             position, told = known.get(node), progress.get(node)
             seq = runner.core.base.seq if position is None else position.applied_seq
             if told is not None and told.heard_ms is not None:
-                seq = max(seq, told.applied_seq)  # a leader hears it with each acknowledgement
+                seq = max(seq, told.applied_seq)  # a leader gets it with each acknowledgement
             yield Floor(SLOW_REPLICA, node_name(node), seq, self._settings.slow_replica_bytes)
 
     def _change_readers(self, runner: ChannelRunner, now_ms: int) -> Iterator[Floor]:
         for client, seq in self._readers.positions(runner.channel, now_ms):
             if seq < runner.core.base.seq:
-                continue  # it hears that this is gone
+                continue  # the answer says that this is gone
             yield Floor(READER, f"client {client}", seq, self._settings.reader_bytes)
 
     def _judged(self, runner: ChannelRunner, floor: Floor) -> Floor:

@@ -26,12 +26,14 @@ READERS_WAIT_MS: Final = 30_000
 PAUSE_FACTOR: Final = 4
 """A pause is so many times as long as the step before it: merges take a fifth of the time."""
 PAUSE_MS_MIN: Final = 10
+MERGE_STEP_BYTES: Final = 64 * MIB
+"""Free bytes that one step may need at most (``storage.tables.merges``)."""
 QUEUED_BYTES_MAX: Final = 8 * MIB
 """Nothing is merged while more than this waits to be applied."""
 CHANNELS_PER_LOOK: Final = 512
 """Channels that one look goes through."""
 EVENT_BYTES_MIN: Final = 64 * MIB
-"""Only a merge that gave back so much is told as an event."""
+"""Only a merge that gave back so much is reported as an event."""
 MERGED: Final = "table_merged"
 
 
@@ -53,13 +55,14 @@ class _Seen:
 
 
 class Merger:
-    """Of one node."""
+    """Merges the tables of one node."""
 
     def __init__(self, parts: RetentionParts) -> None:
         self._channels = parts.channels
         self._tables = parts.tables
         self._settings = parts.settings
         self._tell = parts.tell
+        self._claim = parts.claim
         self._seen: dict[ChannelId, _Seen] = {}
         self._next_channel = 0
         self._merging: ChannelRunner | None = None
@@ -82,11 +85,12 @@ class Merger:
             self.deadlines.push(0, now_ms + self._settings.interval_ms)
             if self._asked_ms is None and self._tables.queued_bytes() <= QUEUED_BYTES_MAX:
                 runner = self._merging or self._candidate(now_ms)
-                if runner is not None:
+                # S0.4: new files are written before old ones go, and there must be room for them.
+                if runner is not None and self._claim(MERGE_STEP_BYTES):
                     self._ask(runner, self._seen[runner.channel], now_ms)
 
     def channel_closed(self, runner: ChannelRunner) -> None:
-        """It is not here any more, or is opened anew."""
+        """Forget a channel that was closed, or is opened anew."""
         self._seen.pop(runner.channel, None)
         if self._merging is runner:
             self._merging = None

@@ -23,12 +23,14 @@ from itertools import islice
 from typing import Final
 
 from raftstore.config import MIB
+from raftstore.core.events import TrimTo
 from raftstore.core.folds import BaseMaker
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.retention.floors import (
     APPLIED,
     BASE_SIZE,
+    DISK_SPACE,
     OPEN_ATTEMPTS,
     Floor,
     Floors,
@@ -79,7 +81,7 @@ class _Measured:
 
 
 class Trimmer:
-    """Of one node."""
+    """Trims the logs of one node's channels."""
 
     def __init__(self, parts: RetentionParts, floors: Floors) -> None:
         self._channels = parts.channels
@@ -91,6 +93,7 @@ class Trimmer:
         self._segment_bytes = parts.segment_bytes
         self._tell = parts.tell
         self._is_space_low = parts.is_space_low
+        self._claim = parts.claim
         self._work: _Work | None = None
         self._measured: dict[ChannelId, _Measured] = {}
         self._held_by: dict[ChannelId, Floor] = {}
@@ -120,7 +123,7 @@ class Trimmer:
                 self._take_in(work, work.maker, now_ms)
 
     def channel_closed(self, runner: ChannelRunner) -> None:
-        """It is not here any more, or is opened anew."""
+        """Forget a channel that was closed, or is opened anew."""
         self._measured.pop(runner.channel, None)
         self._held_by.pop(runner.channel, None)
         self._barriers.pop(runner.channel, None)
@@ -280,8 +283,12 @@ class Trimmer:
                 runner.channel, Floor(BASE_SIZE, f"{len(base.folds)} bytes", before.seq, None)
             )
             return
+        if not self._claim(len(base.folds)):
+            # S0.4: a write that fails for lack of space would end the node.
+            self._note(runner.channel, Floor(DISK_SPACE, "", before.seq, None))
+            return
         size = self._log.extent(runner.channel).bytes_between(before.seq, base.seq)
-        runner.trim(base, now_ms)
+        runner.inform(TrimTo(base), now_ms)
         if runner.core.base is not base:
             return
         self.trims_total += 1
@@ -337,7 +344,8 @@ class Trimmer:
         base_seq, log = runner.core.base.seq, self._log
         if base_seq == 0 or runner.hole is not None or log.live_from(runner.channel) != oldest:
             return
-        if log.extent(runner.channel).end_in(oldest) <= base_seq:
+        is_all = log.extent(runner.channel).end_in(oldest) <= base_seq
+        if is_all and self._claim(len(runner.core.base.folds)):
             log.rebase(runner.channel, runner.core.base)
             self.carried_total += 1
 

@@ -10,9 +10,13 @@ table are each a committed state at any time, so that either may be replaced by 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from raftstore.config import SnapshotSettings
 from raftstore.types import History, Seq
+
+DOUBLINGS_MAX: Final = 20
+"""Of a pause; the settings bound it before."""
 
 
 class Lacking(NamedTuple):
@@ -32,6 +36,16 @@ class Lacking(NamedTuple):
 def takes_base(lacking: Lacking) -> bool:
     """Whether the leader's base helps; else it is a table that is needed first (S6.6)."""
     return not lacking.lacks_rows and 0 < lacking.trimmed_to - 1 <= lacking.base_max
+
+
+def retry_pause_ms(tries: int, settings: SnapshotSettings) -> int:
+    """Pause behind so many attempts in vain: twice as long each time, as long as a session at most.
+
+    A base that the leader cannot give stays one until the leader says something else, which is
+    acted on at once.
+    """
+    longer = settings.retry_ms << min(tries - 1, DOUBLINGS_MAX)
+    return min(longer, max(settings.retry_ms, settings.session_ms))
 
 
 def why_no_table(lacking: Lacking, position: History, base_max: Seq) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from raftstore.config import SnapshotSettings
+from raftstore.engine.channel.catch_ups import CatchUps
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import Tell
@@ -19,7 +20,7 @@ from raftstore.types import ChannelId, NodeId
 
 @dataclass(frozen=True, slots=True)
 class SnapshotParts:
-    """Of one node."""
+    """The parts of one node that replica snapshots work with."""
 
     log: MessageLog
     tables: TableStore
@@ -28,7 +29,7 @@ class SnapshotParts:
     settings: SnapshotSettings
     tell: Tell
     told_level: Callable[[int], tuple[NodeId, ...]]
-    """The other nodes that told at least this level."""
+    """The other nodes that reported at least this level."""
     reopen: Callable[[ChannelRunner], None]
     """Open a channel anew from what log and tables hold of it."""
     first_id: int
@@ -36,6 +37,9 @@ class SnapshotParts:
 
     shortage: Callable[[int], str | None] = lambda _: None
     """Why so many bytes must not be copied to this node's disk now; None: there is room."""
+
+    catch_ups: CatchUps | None = None
+    """Where it is reported which channels catch up; None: nowhere."""
 
     def knows(self, node: NodeId) -> bool:
         """Whether the node's version has replica snapshots."""
@@ -46,7 +50,8 @@ class SnapshotParts:
         return node in self.told_level(SNAPSHOT_REST_LEVEL)
 
     def send(self, to: NodeId, message: Message) -> None:
-        """Say it, unless the node came back as a version that does not know it since it spoke.
+        """Send the message, unless the node came back as a version that does not know it since it
+        spoke.
 
         All of it is about committed records, which a quorum holds durably (S0.5).
         """

@@ -17,15 +17,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from raftstore.core.effects import CannotCatchUp
 from raftstore.core.folds import Folds
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
-from raftstore.engine.snapshots.decisions import Lacking, takes_base, why_no_base, why_no_table
+from raftstore.engine.snapshots.copy_pauses import CopyPauses
+from raftstore.engine.snapshots.decisions import (
+    Lacking,
+    retry_pause_ms,
+    takes_base,
+    why_no_base,
+    why_no_table,
+)
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.engine.snapshots.transfer import Stage, Transfer
 from raftstore.errors import StorageError
 from raftstore.ports.log import Base
-from raftstore.ports.table_copy import Pair, TableCopy, digest_of_pairs
+from raftstore.ports.table_copy import TableCopy, digest_of_pairs
 from raftstore.ports.tables import Barrier, ReadDone
 from raftstore.protocol.replica_snapshots import (
     CHUNKS_AHEAD,
@@ -37,6 +45,7 @@ from raftstore.protocol.replica_snapshots import (
     ReplicaSnapshotOffer,
     SnapshotChunk,
 )
+from raftstore.protocol.replication import CannotComplete
 from raftstore.types import ChannelId, History, NodeId, Role, Seq, node_name
 
 VERIFY_BYTES: Final = 4 * 1024 * 1024
@@ -64,10 +73,11 @@ class SnapshotReceiver:
         """When something of a channel is to be asked for, again or at all."""
         self._shortage = parts.shortage
         self.received_bytes = self.received_chunks = 0
+        self.pauses = CopyPauses(self._settings.retry_ms, self._settings.pause_ms_max)
         self._damaged: dict[ChannelId, None] = {}
         """Channels whose table is to be replaced although the log could build it again."""
         self.on_replaced: Callable[[ChannelRunner, int], None] = lambda _runner, _now_ms: None
-        """Told when another replica's table is in the place of the one that was here (now_ms)."""
+        """Called when another replica's table is in the place of the one that was here (now_ms)."""
 
     # --- what is needed ---------------------------------------------------------------------------
 
@@ -131,16 +141,44 @@ class SnapshotReceiver:
             self._not_needed(runner, now_ms)
             return
         if is_damaged and runner.elector.role is Role.LEADER:
-            return  # told again when another one leads
+            return  # reported again when another one leads
         sources = self._sources(runner)
         if not sources or self._is_full():
             self.deadlines.push(channel, now_ms + self._settings.retry_ms)
+            return
+        pause_ms = self._pause_ms(runner, now_ms)
+        if pause_ms:
+            self.deadlines.push(channel, now_ms + pause_ms)
             return
         source = sources[self._turns.get(channel, 0) % len(sources)]
         transfer = Transfer(runner, source, started_ms=now_ms)
         self.transfers[runner.channel] = transfer
         self._await_disk(transfer, now_ms)
         self._tables.start_barrier(runner.channel, partial(self._on_barrier, transfer))
+
+    def _pause_ms(self, runner: ChannelRunner, now_ms: int) -> int:
+        """How long a new copy waits: of those before it none brought this replica up to date."""
+        channel, core = runner.channel, runner.core
+        is_base_enough = not (
+            core.lacks_rows or channel in self._damaged
+        ) and core.trimmed_to - 1 <= self._tables.base_max(channel)
+        if channel in self._begun or is_base_enough:
+            return 0
+        pause_ms = self.pauses.left_ms(channel, now_ms)
+        if pause_ms:
+            self._note_pause(runner)
+        return pause_ms
+
+    def _note_pause(self, runner: ChannelRunner) -> None:
+        """S6.6, NATS-150: say so, once, where one copy after the other comes too late."""
+        view, leader = runner.core.catch_up(), runner.elector.leader
+        behind = () if view is None else self.pauses.lacks(runner.channel, view.rows_left)
+        catch_ups = self._parts.catch_ups
+        if not behind or view is None or catch_ups is None or leader is None:
+            return
+        channel, seq, term = runner.channel, view.verified_seq, runner.elector.term
+        if catch_ups.cannot_complete(channel, runner.name, CannotCatchUp(behind, seq)):
+            self._send(leader, CannotComplete(channel=channel, term=term, seq=seq, deltas=behind))
 
     def _not_needed(self, runner: ChannelRunner, now_ms: int) -> None:
         """The leader's log helps after all, if there is a leader who could have said otherwise."""
@@ -212,14 +250,14 @@ class SnapshotReceiver:
             self._ask_chunks(transfer, now_ms)
 
     def _await_disk(self, transfer: Transfer, now_ms: int) -> None:
-        """A step of this node has to be over in time, too (S0.4)."""
+        """Wait for this node's own disk, which has to be done in time as well (S0.4)."""
         transfer.give_up_ms = now_ms + self._settings.session_ms
         self.deadlines.push(transfer.runner.channel, transfer.give_up_ms)
 
     # --- a table ----------------------------------------------------------------------------------
 
     def _ask_table(self, transfer: Transfer, now_ms: int) -> None:
-        """All of it, or the rest of the one that was begun."""
+        """Ask for a whole table, or for the rest of the copy that was begun."""
         channel, lacking = transfer.runner.channel, transfer.lacking
         assert lacking is not None, "the barrier comes first"
         copy = self._begun.pop(channel, None)
@@ -324,7 +362,7 @@ class SnapshotReceiver:
         self.deadlines.push(channel, now_ms + self._settings.request_ms)
 
     def on_chunk(self, sender: NodeId, chunk: SnapshotChunk, now_ms: int) -> None:
-        """Some of the table."""
+        """A chunk of the table, asked for by this node."""
         transfer = self.transfers.get(chunk.channel)
         if (
             transfer is None
@@ -383,7 +421,7 @@ class SnapshotReceiver:
             )
             return  # asked for again when its time is over
         transfer.taken_chunks += 1
-        size = _size(chunk.pairs)
+        size = sum(len(key) + len(value) for key, value in chunk.pairs)
         transfer.pairs += len(chunk.pairs)
         transfer.bytes += size
         self.received_bytes += size
@@ -445,7 +483,7 @@ class SnapshotReceiver:
             return
         ours = transfer.runner.core.chain_hash_at(base.history)
         if ours is not None and ours != base.chain_hash:
-            # S13: one of the two is not the channel's, and nobody can tell which.
+            # S13: one of the two is not the channel's, and it cannot be known which.
             self._fail(transfer, "its chain hash is another than here", now_ms)
             transfer.runner.on_broken(
                 f"the chain hash at seq {base.seq} is {ours.hex()} here, but "
@@ -518,6 +556,7 @@ class SnapshotReceiver:
             took_ms=now_ms - transfer.started_ms,
         )
         if transfer.copy is not None:
+            self.pauses.copied(runner.channel, now_ms - transfer.started_ms, now_ms)
             self._let_go(transfer)
             self.on_replaced(runner, now_ms)
         self._parts.reopen(runner)
@@ -539,7 +578,7 @@ class SnapshotReceiver:
         """How far the channel is, for people; empty: nothing is under way."""
         transfer = self.transfers.get(channel)
         if transfer is None:
-            return ""
+            return self.pauses.described(channel, now_ms) if channel in self.deadlines else ""
         told = f"replica snapshot from {node_name(transfer.source)}: {transfer.stage.value}"
         if transfer.stage is Stage.COPYING:
             rate = transfer.bytes * 1_000 // max(1, now_ms - transfer.started_ms)
@@ -596,7 +635,8 @@ class SnapshotReceiver:
             peer=node_name(transfer.source),
             reason=reason,
         )
-        self.deadlines.push(runner.channel, now_ms + self._settings.retry_ms)
+        tries = self._turns[runner.channel] if type(transfer.asked) is AskBase else 1
+        self.deadlines.push(runner.channel, now_ms + retry_pause_ms(tries, self._settings))
 
     def _abandon(self, copy: TableCopy | None) -> None:
         if copy is None:
@@ -607,7 +647,3 @@ class SnapshotReceiver:
             return lambda _now_ms: None
 
         self._tables.start_copy_step(abandon)
-
-
-def _size(pairs: tuple[Pair, ...]) -> int:
-    return sum(len(key) + len(value) for key, value in pairs)

@@ -25,11 +25,13 @@ from raftstore.types import ChannelId, NodeId, Seq
 
 
 class ReplicaSnapshots:
-    """Of one node."""
+    """Both sides of replica snapshots at one node."""
 
     def __init__(self, parts: SnapshotParts) -> None:
         self.receiver = SnapshotReceiver(parts)
         self.sender = SnapshotSender(parts, self.receiver.is_damaged)
+        if parts.catch_ups is not None:
+            parts.catch_ups.on_steady = self.receiver.pauses.steady
         self.deadlines: tuple[Deadlines[Any], ...] = (
             self.sender.idle,
             self.sender.sending,

@@ -83,9 +83,9 @@ class Birth:
     def next_messages(self) -> list[tuple[str, BirthMessage]]:
         """Messages to send now, as (founder name, message); call it again until born.
 
-        A proposer also repeats BirthComplete for members that may not have heard it, as long as the
-        runtime asks. A member that is not born asks the others: it may have missed that, however
-        long ago, or be the empty replacement of one that was (see ``_on_info``).
+        A proposer also repeats BirthComplete for members that may not have received it, as long as
+        the runtime asks. A member that is not born asks the others: it may have missed that,
+        however long ago, or be the empty replacement of one that was (see ``_on_info``).
         """
         me = node_name(self.store.node)
         others = [name for name, _ in self.founders if name != me]
@@ -140,7 +140,7 @@ class Birth:
             self.store.record_birth(self.store.accepted_proposal, self.store.members)
 
     def _on_info(self, info: BirthInfo) -> None:
-        name = node_name(info.node)
+        name, me = node_name(info.node), node_name(self.store.node)
         if name not in dict(self.founders):
             raise BirthRefusedError(
                 f"the node at {info.advertise} calls itself {name!r}, which --initial-cluster does "
@@ -152,9 +152,11 @@ class Birth:
         if foreign and foreign != self.store.accepted_proposal:
             raise BirthRefusedError(
                 f"node {name} at {info.advertise} already belongs to cluster {foreign.hex()}, "
-                "which takes no new store in: leave its directories as they are. If this node was "
-                "its member, put its own directory back as it was at its last stop; if it is to "
-                "found another cluster, correct --initial-cluster, which names members of that one"
+                "which takes a new store in by a token alone: leave its directories as they are. "
+                "If this node was its member and its store is lost, `raftstore cluster replace "
+                f"{me}` prints one, and `raftstore node --id {me} --join TOKEN` in the place of "
+                "--initial-cluster takes the place of the lost store; if it is to found another "
+                "cluster, correct --initial-cluster, which names members of that one"
             )
         self._infos[name] = info
         # Somebody is born by the proposal accepted here: so all had accepted it.

@@ -1,8 +1,9 @@
 """Whether the addresses of a cluster's members belong to another cluster. Pure.
 
-A data directory of another cluster whose members have the same names and addresses is refused by
-every peer, for ever: its node can only be told to go. One wrong answer must not end a node that
-works, so it takes as many foreign members as leave no quorum, and none of its own ever heard.
+A node may be started with the data directory of another cluster whose members have the same names
+and addresses. Every peer refuses it for ever, so it ends itself. One wrong answer must not end a
+node that works: so many members have to be foreign that the others are no quorum, and no member of
+its own cluster may have answered since it was started.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class ForeignCluster:
 
     @property
     def members(self) -> tuple[NodeId, ...]:
-        """Those at whose addresses another cluster answers."""
+        """The members at whose addresses another cluster answers."""
         return tuple(self._foreign)
 
     def on_cluster_of(self, node: NodeId, cluster_id: bytes) -> None:
@@ -57,6 +58,6 @@ class ForeignCluster:
 
     @property
     def _fatal(self) -> int:
-        """So many foreign members leave no quorum (2 of 3, 3 of 5)."""
+        """The number of foreign members that leaves no quorum (2 of 3, 3 of 5)."""
         members = len(self._mine.members)
         return members - members // 2

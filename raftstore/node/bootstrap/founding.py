@@ -30,11 +30,12 @@ ANSWER_MS: Final = 1_000
 
 
 def check_founders_are_named(settings: NodeSettings) -> None:
-    """A store without a cluster needs founding members; ConfigError where none are configured."""
-    if not settings.initial_cluster:
+    """A store without a cluster needs founding members or a token; ConfigError without both."""
+    if not settings.initial_cluster and not settings.join:
         raise ConfigError(
             f"data directory {settings.data_dir} belongs to no cluster yet and no founding members "
-            "are configured; pass --initial-cluster n1=host:port,n2=host:port,n3=host:port"
+            "are configured; pass --initial-cluster n1=host:port,n2=host:port,n3=host:port, or, to "
+            "join a cluster that exists, --join with a token of `raftstore cluster token`"
         )
 
 
@@ -116,7 +117,7 @@ class Founding:
         return answer
 
     def on_member_connected(self, node: NodeId) -> None:
-        """A peer of this cluster connected: it was born, nobody needs to tell it again."""
+        """A peer of this cluster connected: it was born, it need not be repeated."""
         self._joined[node_name(node)] = None
 
     async def close(self) -> None:
@@ -199,9 +200,11 @@ class Founding:
             )
 
 
-def refusal_before_birth(message: Message) -> Message:
+def refusal_before_birth(message: Message, *, joins: bool = False) -> Message:
     """The answer to a client while this node belongs to no cluster yet."""
     text = "the node is waiting for its cluster to be founded; start the other members"
+    if joins:
+        text = "the node is waiting to be taken into its cluster; ask another node"
     if isinstance(message, PubMsg):
         return PubReject(
             channel=message.channel,

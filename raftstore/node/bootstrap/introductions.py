@@ -25,11 +25,13 @@ class Introductions:
     def __init__(self, settings: NodeSettings, mine: Belonging) -> None:
         self._data_dir = settings.data_dir
         self._mine = mine
-        self._foreign = ForeignCluster(mine)
+        # The founders may be long gone where a node joined later.
+        others = mine.nodes or mine.members
+        self._foreign = ForeignCluster(mine._replace(members=others))
         self._hello = Identity(mine.node, mine.cluster_id, b"", "").hello(Purpose.BIRTH)
         configured = dict(settings.initial_cluster)
         self._addresses = {
-            node: configured.get(node_name(node), address) for node, address in mine.members
+            node: configured.get(node_name(node), address) for node, address in others
         }
 
     def on_accepted(self) -> None:
@@ -37,7 +39,7 @@ class Introductions:
         self._foreign.on_accepted()
 
     async def ask(self) -> None:
-        """Ask every member once, for as long as their answers can tell anything.
+        """Ask every member once, for as long as their answers can decide anything.
 
         Raises ConfigError when so many belong to another cluster that this node can never be part
         of a quorum.
@@ -76,7 +78,7 @@ class Introductions:
                 hello=self._hello,
             )
         except (TransportError, ConfigError):
-            return  # nobody there, or no address: that tells nothing
+            return  # no node there, or no address: that says nothing
         self._foreign.on_cluster_of(node, connection.cluster_id)
         connection.close()
         await connection.wait_closed()

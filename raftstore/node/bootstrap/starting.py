@@ -16,7 +16,7 @@ from raftstore.node.logs import fields, write_lines
 logger = logging.getLogger("raftstore.node")
 
 TOLD_EVERY_MS: Final = 3_000
-"""A log line tells of a long reading this often."""
+"""A log line reports a long reading this often."""
 _MIB: Final = 1024**2
 
 
@@ -34,7 +34,7 @@ class Start:
         self._facts.start = StartPhase(name, f"the node {doing}")
 
     def has_read(self, done_bytes: int, total_bytes: int) -> None:
-        """So much of the log has been read."""
+        """Note how much of the log has been read."""
         done, total = done_bytes // _MIB, total_bytes // _MIB
         percent, left_s = self._progress(done_bytes, total_bytes)
         self._facts.start = StartPhase(
@@ -47,7 +47,7 @@ class Start:
         self._log("reading the log", percent=percent, read_mib=done, total_mib=total, left_s=left_s)
 
     def has_opened(self, phase: str, what: str, done: int, total: int) -> None:
-        """So many of them are open; ``what``: tables or channels."""
+        """Note how many of them are open; ``what``: tables or channels."""
         percent, left_s = self._progress(done, total)
         self._facts.start = StartPhase(
             phase,

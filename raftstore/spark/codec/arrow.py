@@ -126,7 +126,7 @@ def _apply(convert: Convert | None, value: Any) -> Any:
 def _hashable(key: Any) -> Hashable:
     """Keys of maps may be arrays or structs in Spark; as keys of a dict they become tuples.
 
-    And instants are told in UTC: in the session's own zone the two of an hour that is there twice
+    And instants are given in UTC: in the session's own zone the two of an hour that is there twice
     differ in ``fold`` alone, so they are equal, and one of them would be lost.
     """
     if isinstance(key, datetime) and key.tzinfo is not None:

@@ -173,7 +173,7 @@ _TEXT_BYTES: Final = _table(
 )
 """Bytes of the length of a text behind its tag."""
 _TEXT_FIXED: Final = _table({range(tag, tag + 1): tag & 0x1F for tag in _FIXSTRS}, 0, np.int64)
-"""The length that the tag itself tells."""
+"""The length that the tag itself gives."""
 _BINARY_BYTES: Final = _table(
     {_one(_NIL): 0, _one(0xC4): 1, _one(0xC5): 2, _one(0xC6): 4}, _UNKNOWN, np.uint8
 )

@@ -2,7 +2,7 @@
 
 This is what most writes pass: a table that declares its columns, whose rows are all written the
 same way. Keys and sealed values have the very bytes that ``RowEncoder`` gives them, at a part of
-the time; rows that it would refuse are not for here, so that it tells why.
+the time; rows that it would refuse are not for here, so that it reports why.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ColumnEncoder:
     def encode(self, batch: pa.RecordBatch) -> ColumnRows | None:
         """Return the rows of a batch in its order; None when they are to be looked at one by one.
 
-        They are if one of them cannot be written, too: the look at single rows tells which.
+        They are if one of them cannot be written, too: the look at single rows finds which.
         """
         if not self._is_for_here or batch.num_rows < ROWS_MIN:
             return None

@@ -56,7 +56,7 @@ class InsertRow(tuple[bytes, bytes | None]):
 
 class Chunk(NamedTuple):
     """The payload of one record: ``rows`` rows of one partition, all written in one ``mode``
-    (``rows.staged``)."""
+    (``protocol.staged``)."""
 
     partition: int
     payload: bytes
@@ -114,7 +114,7 @@ class RowEncoder:
     def _named(
         self, columns: dict[str, list[Any]], error: PayloadTooLargeError
     ) -> PayloadTooLargeError:
-        """Return the same error with the key of the row: whole columns do not tell it."""
+        """Return the same error with the key of the row: whole columns do not show it."""
         for row in _as_rows(columns):
             try:
                 self._table.row_to_key_value(row)
@@ -257,7 +257,8 @@ def _apart(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     """Split inserts from the other rows; no insert stays behind another row of its key.
 
     Such a one is judged by what that row left: after an upsert or a delete in the same batch it is
-    written like an upsert, as it would be in a chunk of its own (``machines.staging.rows_of``).
+    written like an upsert, as it would be in a chunk of its own
+    (``state_machines.batches.staging.rows_of``).
     """
     if InsertRow not in set(map(type, rows)):
         return [], rows

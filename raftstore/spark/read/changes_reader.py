@@ -45,7 +45,7 @@ COLUMNS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
     "_writer": ("string", pa.string()),
     "_batch_id": ("long", pa.int64()),
 }
-"""What a stream tells of each change besides the table's columns."""
+"""The facts of each change in a stream besides the table's columns."""
 
 Offset = dict[str, Any]
 
@@ -165,7 +165,7 @@ class ChangeStreamReader(DataSourceStreamReader):
             return self._starting(self._ends(store))
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
-        """How far the next micro-batch goes; Spark before 4.2 tells neither start nor limit."""
+        """How far the next micro-batch goes; Spark before 4.2 gives neither start nor limit."""
         with self._store() as store:
             ends = self._ends(store)
             newest = self._target or self._offset(ends.last)
@@ -308,7 +308,7 @@ def check_change_schema(table: TableInfo, schema_json: str) -> None:
     schema = msgspec.json.decode(schema_json)
     given = {field["name"]: field["type"] for field in schema["fields"]}
     if "_change_type" not in given:
-        # Spark asks for the schema without telling whether it is for a stream.
+        # Spark asks for the schema without saying whether it is for a stream.
         raise SchemaError(
             f"[RAFTSTORE_OPTION_MISSING] a stream of table {table.name!r} has changes, whose kind "
             'is in the column _change_type: add .option("readChangeFeed", "true")'

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KEYS_MAX: Final = 10_000
-"""Keys of one multi-get; batches of Spark's are no longer unless it is told so."""
+"""Keys of one multi-get; batches of Spark's are no longer unless it is configured so."""
 OPTION_NAMES: Final = (
     "level",
     "max_lag",

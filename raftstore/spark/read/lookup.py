@@ -2,8 +2,8 @@
 
 The tables that others keep up to date are read where the rows are, at a level and within a bound of
 the caller's. Nothing is loaded beforehand and nothing is kept, so a stream sees what the table
-holds when a batch comes by. What is wrong with the table, the options or the columns is told when
-``lookup`` is called, on the driver, before any task runs.
+holds when a batch comes by. What is wrong with the table, the options or the columns is reported
+when ``lookup`` is called, on the driver, before any task runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lookup(
     ``key``: the DataFrame's columns that hold the table's key, in the order of the table's.
     ``columns``: those wanted, or a map from their names to the names they get; all that are not of
     the key without it. A table that declares its key alone needs them as a StructType. A row
-    without a match, or whose key is null, gets nulls; a key column among ``columns`` tells it
+    without a match, or whose key is null, gets nulls; a key column among ``columns`` shows it
     apart from a row of nulls.
 
     Options: ``level`` (bounded; linearizable, leader, any), ``max_lag`` (rows), ``max_staleness``

@@ -2,9 +2,9 @@
 
 The driver opens one snapshot of all partitions and the nodes keep it; every task reads a part of
 it. So a task that Spark repeats, or runs twice, reads the same rows as the first, and
-each micro-batch is read as a whole or not at all. When the job ends nobody tells: what the nodes
-keep they forget after ``pinLife`` without a reader. No task may close it either, for Spark may
-repeat another one, or run a second action on the same DataFrame, from the same parts.
+each micro-batch is read as a whole or not at all. The end of the job is not reported: what the
+nodes keep they forget after ``pinLife`` without a reader. No task may close it either, for Spark
+may repeat another one, or run a second action on the same DataFrame, from the same parts.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def find_schema(options: SourceOptions, connect: Connect) -> tuple[TableInfo, st
     """Find the table to read, and its columns as Spark's JSON. Runs on the driver.
 
     A table that declares its key alone takes any columns. One whose rows have none is read as what
-    it is, a table of keys; one row tells, for they are not looked at before the job runs.
+    it is, a table of keys; one row shows it, for they are not looked at before the job runs.
     """
     try:
         with connect(options) as store:

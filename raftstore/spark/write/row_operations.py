@@ -78,7 +78,7 @@ class ChangeEncoder:
     def encode(self, batch: pa.RecordBatch) -> list[Row]:
         """Return the rows; raise SchemaError for one that does not say what to do, or cannot be."""
         told = batch.column(self._at).to_pylist()
-        # As changes tell it: a copy of a table, made from them, lacks the row, too.
+        # As changes report it: a copy of a table, made from them, lacks the row, too.
         operations = [DELETE_ROW if each == EXPIRE_ROW else each for each in told]
         for row, operation in enumerate(operations):
             if operation not in self._allowed:

@@ -22,7 +22,7 @@ from raftstore.spark.write.tasks import SinkTask, Written
 from raftstore.spark.write.writer import TaskPlace
 
 _told_unmarked: Final[dict[str, None]] = {}
-"""Queries whose missing marks this process has told of."""
+"""Queries whose missing marks this process has reported."""
 
 
 @dataclass

@@ -155,7 +155,7 @@ class SinkTask:
         return Written(rows, records, payload_bytes, clock() - started, frozenset(partitions))
 
     def mark(self, query_id: str, batch_id: int, partitions: frozenset[int]) -> None:
-        """Tell the partitions that a micro-batch is complete. Runs on the driver."""
+        """Announce to the partitions that a micro-batch is complete. Runs on the driver."""
         with self.connect(self.options) as store:
             refuse_other_table(store.table_info(self.table.name).uuid, self.table)
             store.mark_batch(self.table.name, query_id, batch_id, partitions)

@@ -41,7 +41,7 @@ def upsert(
     its first batch arrives. Each micro-batch is written once, all at once: one that Spark replays
     is in the table already. The writer is the query, or ``writer_id``, which a Spark Connect
     session has to name, and which a query needs to go on with a new checkpoint's name. Two of these
-    functions with one table in one query need two writers. Where Spark Connect does not tell the
+    functions with one table in one query need two writers. Where Spark Connect does not reveal the
     checkpoint, ``lineage`` names it: give another one with each new checkpoint.
 
     ::
@@ -90,7 +90,7 @@ def _query_of(batch: DataFrame) -> str:
 
 
 def _run_of(batch: DataFrame) -> str:
-    """Return the run of that query; "" where it is not told, or its program named the jobs."""
+    """Return the run of that query; "" where it is not known, or its program named the jobs."""
     run = _local_property(batch, _RUN_PROPERTY)
     try:
         return str(UUID(run))
@@ -104,7 +104,7 @@ def _local_property(batch: DataFrame, name: str) -> str:
 
 
 def _written_twice(table: str, writer: str, batch_id: int) -> ConfigError:
-    # The store would take it for a replay, and tell that its rows are there.
+    # The store would take it for a replay, and report that its rows are there.
     return ConfigError(
         f"[RAFTSTORE_WRITER_USED_TWICE] micro-batch {batch_id} was written to table {table!r} as "
         f"{writer!r} already: one writer has one write in a batch; give each its own writer_id, or "
@@ -114,7 +114,7 @@ def _written_twice(table: str, writer: str, batch_id: int) -> ConfigError:
 
 def _no_writer() -> ConfigError:
     return ConfigError(
-        "[RAFTSTORE_WRITER_ID_MISSING] a Spark Connect session does not tell which query a batch "
+        "[RAFTSTORE_WRITER_ID_MISSING] a Spark Connect session does not show which query a batch "
         'is of: name the writer, as in upsert(…, writer_id="page-counts")'
     )
 

@@ -184,7 +184,7 @@ class BatchTask:
     def _commit(self, told: Settled, batch_id: int | None) -> BatchResult | None:
         ticket = told.ticket
         if ticket is not None and ticket.is_already_written:
-            # "Already" is told when every partition has applied it (rule 5).
+            # "Already" is answered when every partition has applied it (rule 5).
             return result_of(ticket)
         identity = self._identity(told, batch_id)
         if ticket is None and not identity.is_known:
@@ -214,7 +214,7 @@ class BatchTask:
         number = batch_id if batch_id is not None else self.identity.batch_id
         visible_log().warning(
             "table=%s batch=%s was given up: %d of %d tasks had staged %d rows, which nobody sees "
-            "unless its commit had been asked for before (its error tells)",
+            "unless its commit had been asked for before (its error says so)",
             self.table.name,
             "-" if number is None else number,
             len(done),

@@ -3,7 +3,7 @@
 ``apply_txn`` runs on every replica of partition 0 for each TXN record, in log order (S10). Its
 guards stand in the order of docs/protocol.md and the first that matches wins: the order is the
 protocol. ``judge_begin`` and ``judge_commit`` answer from applied state what needs no record: facts
-that stay true however late they are told.
+that stay true however late they are reported.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def seqs_of(rows: int) -> int:
 
 
 def part_of(partition: int, refs: Iterable[ChunkRef]) -> ChannelPart:
-    """The sum of these chunks of one channel, as a manifest tells it."""
+    """The sum of these chunks of one channel, as in a manifest."""
     chunks = rows = size = check = 0
     for ref in refs:
         chunks += 1
@@ -400,7 +400,7 @@ def merge_values(present: bytes, update: bytes) -> bytes:
     Values are msgpack lists or maps of columns (``raftstore.rows.values``); no column is decoded.
     Of two different shapes the update stays as it is, and so it does when either is no row of
     columns or the two would become too large: nothing that anybody wrote may stop the replicas, and
-    a row that no reader can be sent is worse than one that lacks columns (docs/spark.md tells it).
+    a row that no reader can be sent is worse than one that lacks columns (docs/spark.md says so).
     """
     # S10: where a decoder gives up depends on its caller, so nothing deep ever reaches it.
     if is_too_deep(present) or is_too_deep(update):

@@ -120,7 +120,7 @@ def decode_step(payload: bytes) -> AnyStep:
         )
     try:
         return _DECODER.decode(memoryview(payload)[1:])
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # of msgspec, or of a text that is no UTF-8
         if str(error).startswith(_OUT_OF_RANGE):
             raise DecodeError(
                 f"a number of a step is outside its range: {error}", is_out_of_range=True

@@ -73,7 +73,7 @@ class TableHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def partitions(self) -> int:
-        """As the first BEGIN told it; it never changes."""
+        """As the first BEGIN stated it; it never changes."""
         return len(self.tail)
 
 
@@ -134,7 +134,7 @@ def waiting_for(
 ) -> tuple[int, ...]:
     """Partitions that are not known to have applied decided commit ``n``; empty: it is everywhere.
 
-    ``acked`` is what the leader heard since, in memory.
+    ``acked`` are the answers that the leader got since, in memory.
     """
     entry = read_state(state, outbox_key(n), OutboxEntry)
     return () if entry is None else still_waiting(entry, acked)

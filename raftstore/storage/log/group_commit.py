@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from raftstore.errors import PersistError
+from raftstore.errors import PersistError, StorageError
 from raftstore.storage.files import FileOps, persisting
 from raftstore.storage.log.mark import Floor, MarkFile, MarkRow
 from raftstore.storage.log.mark_syncer import MarkSyncer
 from raftstore.storage.log.segments import SegmentWriter, segment_path
 from raftstore.storage.presence import Place
-from raftstore.types import ChannelId
+from raftstore.types import ChannelId, Durability
 
 OPERATION_BYTES: Final = 512
 """What a buffered operation costs beyond its bytes: itself, its mark row and its cached record."""
@@ -43,7 +44,11 @@ class Batch:
     is_urgent: bool
     """Holds a term, vote or drop: the mark must have it before the batch completes (S0.3)."""
     floor: RaisedFloor | None = None
-    """To be told once everything of the batch is durable."""
+    """To be called once everything of the batch is durable."""
+    forgets: bool = False
+    """Takes records out of a log without a proof that they were never acknowledged (S0.3)."""
+    is_awaited: bool = False
+    """Some channel acknowledges what was written, whether it is synced or not (S0.6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,9 @@ class Operation:
     end_position: int
     row: MarkRow
     is_urgent: bool
-    opens: tuple[int, bytes] | None
+    forgets: bool
+    """See ``Batch``."""
+    opens: tuple[int, bytes] | None = None
     floor: RaisedFloor | None = None
 
 
@@ -71,7 +78,7 @@ def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
     parts: list[bytes] = []
     rows: dict[ChannelId, MarkRow] = {}
     size = taken = 0
-    is_urgent = False
+    is_urgent = forgets = False
     assert pending, "a group commit of nothing"
     operation = pending[0]
     while pending:
@@ -90,6 +97,7 @@ def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
         if operation.channel is not None:
             rows[operation.channel] = operation.row
         is_urgent |= operation.is_urgent
+        forgets |= operation.forgets
         if operation.floor is not None:
             break
     steps.append(b"".join(parts))
@@ -97,7 +105,8 @@ def next_batch(pending: deque[Operation], bytes_max: int) -> tuple[Batch, int]:
         f"operation {pending[0].number} follows {operation.number}: order is what acks rest on"
     )
     number, end, floor = operation.number, operation.end_position, operation.floor
-    batch = Batch(number, end, tuple(steps), rows, is_urgent, floor)
+    is_awaited = any(row.durability is Durability.BUFFERED for row in rows.values())
+    batch = Batch(number, end, tuple(steps), rows, is_urgent, floor, forgets, is_awaited)
     return batch, size + taken * OPERATION_BYTES
 
 
@@ -133,13 +142,41 @@ class GroupCommitter:
 
         Raises PersistError on any error; nothing is retried and nothing more is accepted (S0.4).
         """
+        self.write(batch)
+        self.sync(batch)
+
+    def write(self, batch: Batch) -> None:
+        """Hand a batch to the system; ``sync`` has to follow. Raises like ``write_and_sync``."""
+        self._do(self._write, batch)
+
+    def sync(self, batch: Batch) -> None:
+        """Make the batch that was written last durable. Raises like ``write_and_sync``."""
+        self._do(self._sync, batch)
+
+    def _do(self, step: Callable[[Batch], None], batch: Batch) -> None:
         self._check()
         try:
             with persisting(self._directory, "writing the log"):
-                self._write(batch)
+                step(batch)
         except Exception as error:
             self.failure = str(error)
+            if isinstance(error, StorageError):
+                self._doubt_buffers()
             raise
+
+    def _doubt_buffers(self) -> None:
+        """S0.6: what the system was handed may be lost although the machine runs on. The mark
+        says so if the disk still takes it; nothing is acknowledged after this in any case."""
+        held = self._mark.rows | self._unmarked
+        rows = {
+            channel: self._mark.rows.get(channel, row)._replace(in_doubt=True)
+            for channel, row in held.items()
+            if row.durability is Durability.BUFFERED and not row.dropped
+        }
+        with suppress(OSError):
+            if rows:
+                self._mark.write(rows)
+                self._mark.sync()
 
     def is_mark_behind(self) -> bool:
         """Whether the mark does not cover the newest group commit yet."""
@@ -162,6 +199,12 @@ class GroupCommitter:
             self.failure = str(error)
             raise
 
+    def _catch_up_mark(self) -> None:
+        if self._unmarked:
+            self._mark.write(self._unmarked)
+            self._unmarked = {}
+            self._mark.sync()
+
     def places(self) -> tuple[Place, ...]:
         """The files that are written now. Any thread."""
         return self._segments.place, self._mark.place
@@ -181,6 +224,9 @@ class GroupCommitter:
             f"operation {batch.operation} is written behind {self._operation} (S0.5)"
         )
         self._operation = batch.operation
+        if batch.forgets:
+            # S0.3: what the mark still lacks of acknowledged records is nowhere else then.
+            self._catch_up_mark()
         self._reach("log.before-write")
         for step in batch.steps:
             if isinstance(step, bytes):
@@ -188,6 +234,11 @@ class GroupCommitter:
             else:
                 self._reach("segment.before-start")
                 self._segments.start(*step)
+
+    def _sync(self, batch: Batch) -> None:
+        assert batch.operation == self._operation, (
+            f"operation {batch.operation} is synced, written are those to {self._operation} (S0.5)"
+        )
         if batch.floor is not None:
             self._segments.sync()
             self._raise_floor(batch.floor, batch.rows)

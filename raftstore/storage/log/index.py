@@ -12,12 +12,20 @@ from typing import Final
 
 from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.protocol.node import Hole, Run
-from raftstore.storage.log.mark import MarkRow
+from raftstore.storage.log.mark import MarkRow, Removal
 from raftstore.storage.log.records import RECORD_HEAD_BYTES
-from raftstore.types import EMPTY_HISTORY, History, LineageEntry, NodeId, Seq, Term
+from raftstore.types import (
+    EMPTY_HISTORY,
+    Durability,
+    History,
+    LineageEntry,
+    NodeId,
+    Seq,
+    Term,
+)
 
 RUNS_MAX: Final = 64
-"""Runs of terms told of a log with a hole, the newest ones."""
+"""Runs of terms reported of a log with a hole, the newest ones."""
 
 OFFSET_BITS: Final = 40
 """A position is ``segment << 40 | offset``: a segment holds less than 1 TiB."""
@@ -63,13 +71,17 @@ class ChannelIndex:
         "kept",
         "promise",
         "is_doubted",
+        "durability",
+        "boot",
+        "in_doubt",
+        "removed",
     )
 
     def __init__(self, start_seq: Seq = Seq(0), before: History | None = None) -> None:
         self.base = EMPTY_BASE
         """What stands for the records in front of the first one (S6.5); no part has one."""
         self.base_segment = 0
-        """Where the newest entry that tells the base is; 0: there is none."""
+        """Where the newest entry that states the base is; 0: there is none."""
         self.has_fills = False
         """Positions may not grow with the seqs."""
         self.base_seqs = array("Q")
@@ -92,6 +104,10 @@ class ChannelIndex:
         """What the mark says of records that the log did not hold at the start."""
         self.is_doubted = False
         """A quorum has another history: all of it may be forgotten, but not what it promised."""
+        self.durability, self.boot, self.in_doubt = Durability.FSYNC, b"", False
+        """As the mark has them (``MarkRow``)."""
+        self.removed: Removal | None = None
+        """All here is of the replica of this node that came after those."""
 
     @classmethod
     def behind(cls, base: Base) -> ChannelIndex:
@@ -99,6 +115,28 @@ class ChannelIndex:
         index = cls(base.seq, base.history if base.seq else None)
         index.base = base
         return index
+
+    @classmethod
+    def after(cls, removal: Removal, term: Term, voted_for: NodeId | None) -> ChannelIndex:
+        """The index of a removed replica's log: it holds nothing and promised nothing, and a later
+        replica of the node does not vote in a term again in which that one did (S1.3)."""
+        index = cls()
+        index.removed, index.term, index.voted_for = removal, term, voted_for
+        return index
+
+    @property
+    def removed_number(self) -> int:
+        """The highest number of a removed replica; -1: none was removed."""
+        return -1 if self.removed is None else self.removed.number
+
+    @property
+    def is_gone(self) -> bool:
+        """The replica was removed, and no later one has begun to hold anything."""
+        return (
+            self.removed is not None
+            and not (len(self) or self.kept or self.base.seq)
+            and self.shortfall is None
+        )
 
     def __len__(self) -> int:
         return len(self.base_seqs)
@@ -335,7 +373,29 @@ class ChannelIndex:
                 end = self.shortfall
             else:
                 self.shortfall = None
-        return MarkRow(self.term, self.voted_for, end)
+        return self.mark_row(end)
+
+    def mark_row(self, promised: History) -> MarkRow:
+        """The mark's entry that promises this end."""
+        if self.durability is Durability.FSYNC and not (self.in_doubt or self.removed):
+            return MarkRow(self.term, self.voted_for, promised)
+        return MarkRow(
+            self.term,
+            self.voted_for,
+            promised,
+            durability=self.durability,
+            boot=self.boot,
+            in_doubt=self.in_doubt,
+            removed=self.removed,
+        )
+
+    def learn_doubt(self, row: MarkRow, boot: bytes) -> None:
+        """S0.6: what the mark of an earlier life says of acknowledgements before the sync.
+
+        All that was found is synced by now. ``boot``: of the machine, as it runs now.
+        """
+        lost_buffers = row.durability is Durability.BUFFERED and row.boot != boot
+        self.in_doubt = row.in_doubt or row.durability is Durability.MEMORY or lost_buffers
 
     # --- damage found while the node runs ---------------------------------------------------------
 
@@ -348,8 +408,8 @@ class ChannelIndex:
         return [number for number, at in enumerate(self.positions) if low <= at < high]
 
     def lose_records_in(self, low: int, high: int) -> None:
-        """Those records are lost: in front of what follows them is a hole now, or a larger one, and
-        the channel is recovering, as when a start finds the same damage (S0.3)."""
+        """Take records out that are lost: in front of what follows them is a hole now, or a larger
+        one, and the channel is recovering, as when a start finds the same damage (S0.3)."""
         kept: list[ChannelIndex] = []
         for part in (self, *self.kept):
             behind = [part.split(number) for number in reversed(part.numbers_in(low, high))]

@@ -13,6 +13,9 @@ promise, for docs/guarantees.md:
   when nothing is written for 50 ms it does not lag at all: the writer thread then syncs the rest.
 * **Terms, votes and dropped channels.** No lag: when a group commit holds one, the log is synced
   first, then the mark with everything the group holds, and only then the group completes.
+* **Forgotten records.** What takes records out of a log without a proof that nobody needs them
+  (what is kept behind a hole is given up, a base replaces a log) is written only when the mark
+  covers everything acknowledged before it: nothing else would remember the newest of them.
 
 So damage is noticed unless it hits the very newest group commit, within 50 ms of it, and is of a
 form that a crash leaves too (a cut or broken end of the last file): that is taken for a torn write.
@@ -24,8 +27,19 @@ entry followed by a later intact one is damage, since entries are synced one by 
 entry is a torn write. A damaged, shortened or missing mark is refused (S0.1): the node's vote state
 is not known, so it may only come back under a new id.
 
+* **Acknowledgements before the sync** (S0.6). Before the first one at a level below ``fsync`` a
+  channel's row says so, and for ``buffered`` in which boot of the machine, without lag like a vote.
+  It says so until the log was synced to its end (a clean stop, a checkpoint). A start that finds it
+  and cannot exclude that records were lost writes *in doubt* instead, which stays until the channel
+  is known to hold again what it acknowledged.
+
+* **Removed replicas.** A row says up to which number the replicas of the channel are removed from
+  this node, and in which segment the log says so. Everything else in the row is of the replica that
+  came after, only term and vote go on (S0.1, S1.3).
+
 A mark without a floor is of format 1, for programs that know no other; the first floor rewrites it
-in format 2, which those refuse.
+in format 2, which those refuse. One with a channel below ``fsync``, or in doubt, is of format 3;
+one with a removed replica is of format 4.
 
 One thread at a time: opened by the loop thread, then owned by the log writer thread.
 """
@@ -45,7 +59,7 @@ from raftstore.errors import PromisesLostError, StoreIdentityError
 from raftstore.storage.files import FileOps, starting
 from raftstore.storage.identity import PROMISES_REMEDY
 from raftstore.storage.presence import Place
-from raftstore.types import EMPTY_HISTORY, ChannelId, History, NodeId, Seq, Term
+from raftstore.types import EMPTY_HISTORY, ChannelId, Durability, History, NodeId, Seq, Term
 
 MARK_NAME: Final = "mark"
 MARK_BYTES: Final = 1 * MIB
@@ -56,10 +70,30 @@ _HEADER: Final = Struct(">4sQII")
 _BODY: Final = Struct(">H16sII")
 _FLOOR: Final = Struct(">QI")
 FLOOR_FORMAT: Final = 2
-"""Format version of a mark that tells a floor."""
+"""Format version of a mark that has a floor."""
+DURABILITY_FORMAT: Final = 3
+"""Format version of a mark with channels that acknowledged before the sync; with a floor, too."""
+REMOVED_FORMAT: Final = 4
+"""Format version of a mark with removed replicas; with all that the others have, too."""
+BOOT_BYTES: Final = 16
 _ROW: Final = Struct(">18sBQQQH")
 _DROPPED: Final = 1
 _VOTED: Final = 2
+_BUFFERED: Final = 4
+_MEMORY: Final = 8
+_IN_DOUBT: Final = 16
+_REMOVED: Final = 32
+_REMOVAL: Final = Struct(">QQ")
+NO_FLOOR: Final = (0, 0)
+"""A floor that is none, where the format has room for one."""
+
+
+class Removal(NamedTuple):
+    """Replicas of a channel up to ``number`` were removed from this node."""
+
+    number: int
+    segment: int
+    """Of the log, where the entry is that says so."""
 
 
 class MarkRow(NamedTuple):
@@ -69,6 +103,27 @@ class MarkRow(NamedTuple):
     voted_for: NodeId | None = None
     durable: History = EMPTY_HISTORY
     dropped: bool = False
+    durability: Durability = Durability.FSYNC
+    """The lowest at which anything was acknowledged that may not be synced (S0.6)."""
+    boot: bytes = b""
+    """At ``buffered``: the boot of the machine in which that was."""
+    in_doubt: bool = False
+    """Acknowledged records may be lost, and nothing here shows which (S0.6)."""
+    removed: Removal | None = None
+    """``durable`` is of the replica that came after those (S0.1)."""
+
+    @property
+    def removed_number(self) -> int:
+        """The highest number of a removed replica; -1: none was removed."""
+        return -1 if self.removed is None else self.removed.number
+
+    @property
+    def format(self) -> int:
+        """The lowest format version of a mark that has room for it."""
+        if self.removed is not None:
+            return REMOVED_FORMAT
+        is_plain = self.durability is Durability.FSYNC and not self.in_doubt
+        return FORMAT_VERSION if is_plain else DURABILITY_FORMAT
 
 
 class Floor(NamedTuple):
@@ -78,13 +133,31 @@ class Floor(NamedTuple):
     chain: int
 
 
+_FLAG_OF: Final = {Durability.FSYNC: 0, Durability.BUFFERED: _BUFFERED, Durability.MEMORY: _MEMORY}
+
+
+def _durability_of(flags: int) -> Durability:
+    if flags & _MEMORY:
+        return Durability.MEMORY
+    return Durability.BUFFERED if flags & _BUFFERED else Durability.FSYNC
+
+
 def _encode_rows(rows: Mapping[ChannelId, MarkRow]) -> bytes:
     parts = []
     for channel, row in rows.items():
         name = (row.voted_for or "").encode()
         flags = (_DROPPED if row.dropped else 0) | (_VOTED if row.voted_for is not None else 0)
+        if row.format > FORMAT_VERSION:
+            flags |= _IN_DOUBT if row.in_doubt else 0
+            flags |= _FLAG_OF[row.durability]
+            flags |= 0 if row.removed is None else _REMOVED
         parts.append(_ROW.pack(channel, flags, row.term, *row.durable, len(name)))
         parts.append(name)
+        if flags & _BUFFERED:
+            assert len(row.boot) == BOOT_BYTES, f"a boot of {len(row.boot)} bytes (S0.6)"
+            parts.append(row.boot)
+        if row.removed is not None:
+            parts.append(_REMOVAL.pack(*row.removed))
     return b"".join(parts)
 
 
@@ -96,13 +169,27 @@ def _decode_rows(data: bytes, count: int) -> dict[ChannelId, MarkRow]:
         offset += _ROW.size
         name = NodeId(data[offset : offset + name_bytes].decode())
         offset += name_bytes
+        boot = data[offset : offset + BOOT_BYTES] if flags & _BUFFERED else b""
+        offset += len(boot)
+        removed = None
+        if flags & _REMOVED:
+            removed = Removal(*_REMOVAL.unpack_from(data, offset))
+            offset += _REMOVAL.size
         rows[channel] = MarkRow(
             term,
             name if flags & _VOTED else None,
             History(Term(last_term), Seq(last_seq)),
             bool(flags & _DROPPED),
+            _durability_of(flags),
+            boot,
+            bool(flags & _IN_DOUBT),
+            removed,
         )
     return rows
+
+
+def _format_of(rows: Mapping[ChannelId, MarkRow]) -> int:
+    return max((row.format for row in rows.values()), default=FORMAT_VERSION)
 
 
 def _encode_entry(
@@ -111,11 +198,12 @@ def _encode_entry(
     capacity: int,
     rows: Mapping[ChannelId, MarkRow],
     floor: Floor | None = None,
+    *,
+    version: int = FORMAT_VERSION,
 ) -> bytes:
-    version = FORMAT_VERSION if floor is None else FLOOR_FORMAT
     body = _BODY.pack(version, store_uuid, capacity, len(rows))
-    if floor is not None:
-        body += _FLOOR.pack(*floor)
+    if version >= FLOOR_FORMAT:
+        body += _FLOOR.pack(*(floor or NO_FLOOR))
     body += _encode_rows(rows)
     sealed = crc32(body, crc32(number.to_bytes(8, "big")))
     return _HEADER.pack(_MAGIC, number, len(body), sealed) + body
@@ -153,11 +241,18 @@ class MarkFile:
         self._number = 0
         self._offset = 0
         self._capacity = MARK_BYTES
+        self._version = FORMAT_VERSION
+        """Of the entries that are written."""
         self.rows: dict[ChannelId, MarkRow] = {}
         self.floor: Floor | None = None
         """None: everything since the first segment is needed."""
         self.place: Place
         """Of the file that is written; replaced as a whole, so any thread may read it."""
+
+    @property
+    def version(self) -> int:
+        """The format version of what is written."""
+        return self._version
 
     @classmethod
     def create(cls, ops: FileOps, path: Path, store_uuid: bytes) -> None:
@@ -190,10 +285,10 @@ class MarkFile:
         if first is None:
             raise self._refusal("is damaged at its start")
         version, store_uuid, capacity, _ = _BODY.unpack_from(first[1])
-        if version > FLOOR_FORMAT:
+        if version > REMOVED_FORMAT:
             raise StoreIdentityError(
                 f"the mark {self._path} has format version {version}, this program knows up to "
-                f"{FLOOR_FORMAT}; start the newer raftstore that wrote it"
+                f"{REMOVED_FORMAT}; start the newer raftstore that wrote it"
             )
         if store_uuid != self._store_uuid:
             raise StoreIdentityError(
@@ -203,7 +298,7 @@ class MarkFile:
         if len(data) < capacity:
             raise self._refusal(f"has {len(data)} bytes instead of {capacity}")
         self._capacity = capacity
-        self._number = first[0] - 1
+        self._number, self._version = first[0] - 1, version
         while (found := _entry_at(data, self._offset)) and found[0] == self._number + 1:
             number, body = found
             try:
@@ -218,13 +313,14 @@ class MarkFile:
     def _take(self, body: bytes) -> None:
         version, _, _, count = _BODY.unpack_from(body)
         start = _BODY.size
-        if version == FLOOR_FORMAT:
-            self.floor = Floor(*_FLOOR.unpack_from(body, start))
+        if version >= FLOOR_FORMAT:
+            floor = _FLOOR.unpack_from(body, start)
+            self.floor = None if floor == NO_FLOOR else Floor(*floor)
             start += _FLOOR.size
         self.rows.update(_decode_rows(body[start:], count))
 
     def raise_floor(self, floor: Floor, rows: Mapping[ChannelId, MarkRow]) -> None:
-        """Tell the floor, and rows with it; durable when this returns. Raises OSError."""
+        """Write the floor, and rows with it; durable when this returns. Raises OSError."""
         assert self.floor is None or floor.segment > self.floor.segment, (
             f"the floor would go from segment {self.floor} to {floor} (S6.5)"
         )
@@ -243,6 +339,9 @@ class MarkFile:
             assert held is None or row.dropped or not held.dropped, (
                 f"channel {channel.hex()} was dropped and is promised {row} (S0.8)"
             )
+            assert held is None or row.dropped or row.removed_number >= held.removed_number, (
+                f"channel {channel.hex()} lost its replica {held.removed} and is promised {row}"
+            )
             assert (
                 held is None
                 or row.dropped
@@ -253,7 +352,10 @@ class MarkFile:
                 f"{held.voted_for} to {row.voted_for} (S1.3)"
             )
         self.rows.update(rows)
-        entry = _encode_entry(self._number + 1, self._store_uuid, self._capacity, rows, self.floor)
+        if self._version < REMOVED_FORMAT and self._version < _format_of(rows):
+            self._rewrite()
+            return
+        entry = self._entry(self._number + 1, rows)
         if self._offset + len(entry) > self._capacity:
             self._rewrite()
             return
@@ -271,11 +373,18 @@ class MarkFile:
             self._ops.close(self._descriptor)
             self._descriptor = -1
 
+    def _entry(self, number: int, rows: Mapping[ChannelId, MarkRow]) -> bytes:
+        return _encode_entry(
+            number, self._store_uuid, self._capacity, rows, self.floor, version=self._version
+        )
+
     def _rewrite(self) -> None:
         number = self._number + 1
-        size = len(_encode_entry(number, self._store_uuid, 0, self.rows, self.floor))
+        self._version = FORMAT_VERSION if self.floor is None else FLOOR_FORMAT
+        self._version = max(self._version, _format_of(self.rows))
+        size = len(self._entry(number, self.rows))
         self._capacity = max(MARK_BYTES, 4 * size)
-        entry = _encode_entry(number, self._store_uuid, self._capacity, self.rows, self.floor)
+        entry = self._entry(number, self.rows)
         self._ops.replace_file(self._path, entry.ljust(self._capacity, b"\0"))
         self.close()
         self._descriptor = self._ops.open(self._path, os.O_WRONLY)

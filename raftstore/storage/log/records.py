@@ -13,18 +13,19 @@ from its publisher. TRUNCATE, VOTE and DROP are the other changes of a channel. 
 RECORD that takes the place of a damaged one, wherever it stands, and GIVE_UP forgets what is held
 behind such a hole (``raftstore.storage.log.recovery``). BASE says behind what the log of a channel
 begins from now on, and all that a start has to know of it: its term and vote, and its end, so that
-nothing of the channel is needed from older files. SEGMENT is the first entry of each file:
-magic, format version, store UUID, number of the segment and the chain it continues. A batch of
-records is several RECORD entries: each stays readable by itself.
+nothing of the channel is needed from older files. REMOVED says that the channel's replica of a
+number is removed from the node; what follows is of a later one. SEGMENT is the first entry of each
+file: magic, format version, store UUID, number of the segment and the chain it continues. A batch
+of records is several RECORD entries: each stays readable by itself.
 
-Pure functions over bytes; damage is told by ``DamagedEntryError``, which the log turns into a cut
+Pure functions over bytes; damage is raised as ``DamagedEntryError``, which the log turns into a cut
 or into CorruptRecordError. An entry or record of an unknown kind whose checksums fit is none: it is
 NewerFormatError, for a newer version wrote it (GAP-15).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -58,6 +59,7 @@ _META_CRC: Final = Struct(">I")
 _TRUNCATE: Final = Struct(f">B{CHANNEL_ID_BYTES}sQ")
 _VOTE: Final = Struct(f">B{CHANNEL_ID_BYTES}sQ?")
 _DROP: Final = Struct(f">B{CHANNEL_ID_BYTES}s")
+_REMOVED: Final = Struct(f">B{CHANNEL_ID_BYTES}sQQ?")
 _BASE: Final = Struct(f">B{CHANNEL_ID_BYTES}sBQHQQQQ{DIGEST_BYTES}s")
 _VOTED: Final = 1
 _REPLACES: Final = 2
@@ -82,6 +84,7 @@ class EntryKind(IntEnum):
     FILL = 6
     GIVE_UP = 7
     BASE = 8
+    REMOVED = 9
 
 
 class DamagedEntryError(ValueError):
@@ -136,6 +139,19 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Removed:
+    """The replica of this number is removed: its records and acknowledgements count no more.
+
+    Term and vote stay: a later replica of the node, of a higher number, goes on from them.
+    """
+
+    channel: ChannelId
+    number: int
+    term: Term
+    voted_for: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
 class Based:
     """The channel's log begins behind ``base`` from here on."""
 
@@ -159,7 +175,7 @@ class SegmentHeader:
     previous_chain: int
 
 
-Entry = RecordPosition | Truncation | Vote | Drop | SegmentHeader | Fill | GiveUp | Based
+Entry = RecordPosition | Truncation | Vote | Drop | SegmentHeader | Fill | GiveUp | Based | Removed
 
 
 def first_chain(store_uuid: bytes) -> int:
@@ -187,10 +203,10 @@ def encode_record(
     """
     payload = record.payload
     digest = record.digest
-    length = META_BYTES + len(payload)
-    if length > BODY_BYTES_MAX or len(digest) > DIGEST_BYTES:
+    length, digest_bytes = META_BYTES + len(payload), len(digest)
+    if length > BODY_BYTES_MAX or digest_bytes > DIGEST_BYTES:
         raise StorageError(
-            f"a record with a payload of {len(payload)} bytes and a digest of {len(digest)} "
+            f"a record with a payload of {len(payload)} bytes and a digest of {digest_bytes} "
             f"cannot be stored; the limits are {BODY_BYTES_MAX - META_BYTES} and {DIGEST_BYTES}"
         )
     meta = _META.pack(
@@ -202,13 +218,13 @@ def encode_record(
         record.guid,
         record.timestamp_ms,
         record.kind,
-        len(digest),
+        digest_bytes,
         digest,
     )
     meta_crc = crc32(meta)
     sealed_meta = meta + _META_CRC.pack(meta_crc)
     crc = crc32(payload, crc32(sealed_meta))
-    chain = next_chain(chain, length, crc)
+    chain = crc32(_LINK.pack(length, crc), chain)  # as next_chain, without a call
     return HEADER.pack(length, crc, chain) + sealed_meta, chain
 
 
@@ -228,6 +244,13 @@ def encode_vote(
 def encode_drop(channel: ChannelId, chain: int) -> tuple[bytes, int]:
     """Return the whole entry and the chain after it."""
     return _framed(_DROP.pack(EntryKind.DROP, channel), chain)
+
+
+def encode_removed(entry: Removed, chain: int) -> tuple[bytes, int]:
+    """Return the whole entry and the chain after it."""
+    voted = entry.voted_for is not None
+    body = _REMOVED.pack(EntryKind.REMOVED, entry.channel, entry.number, entry.term, voted)
+    return _framed(body + (entry.voted_for or "").encode(), chain)
 
 
 def encode_give_up(channel: ChannelId, chain: int) -> tuple[bytes, int]:
@@ -374,15 +397,11 @@ def decode_body(body: memoryview) -> Entry:
         if kind == EntryKind.TRUNCATE:
             _, channel, from_seq = _TRUNCATE.unpack(body)
             return Truncation(channel, from_seq)
-        if kind == EntryKind.VOTE:
-            _, channel, term, voted = _VOTE.unpack_from(body)
-            name = NodeId(bytes(body[_VOTE.size :]).decode())
-            return Vote(channel, term, name if voted else None)
         if kind in (EntryKind.DROP, EntryKind.GIVE_UP):
             _, channel = _DROP.unpack(body)
             return Drop(channel) if kind == EntryKind.DROP else GiveUp(channel)
-        if kind == EntryKind.BASE:
-            return _decode_base(body)
+        if kind in _WITH_A_VOTE:
+            return _WITH_A_VOTE[kind](body)
         if kind == EntryKind.SEGMENT:
             _, magic, version, store_uuid, number, previous = _SEGMENT.unpack_from(body)
             if magic != SEGMENT_MAGIC:
@@ -407,6 +426,25 @@ def _decode_base(body: memoryview) -> Based:
         name if flags & _VOTED else None,
         bool(flags & _REPLACES),
     )
+
+
+def _decode_vote(body: memoryview) -> Vote:
+    _, channel, term, voted = _VOTE.unpack_from(body)
+    name = NodeId(bytes(body[_VOTE.size :]).decode())
+    return Vote(channel, term, name if voted else None)
+
+
+def _decode_removed(body: memoryview) -> Removed:
+    _, channel, number, term, voted = _REMOVED.unpack_from(body)
+    name = NodeId(bytes(body[_REMOVED.size :]).decode())
+    return Removed(channel, number, term, name if voted else None)
+
+
+_WITH_A_VOTE: Final[dict[int, Callable[[memoryview], Entry]]] = {
+    EntryKind.VOTE: _decode_vote,
+    EntryKind.BASE: _decode_base,
+    EntryKind.REMOVED: _decode_removed,
+}
 
 
 def _newer(what: str, kind: int) -> NewerFormatError:

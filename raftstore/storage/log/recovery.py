@@ -14,7 +14,7 @@ A damaged entry takes nothing with it but itself. What stands behind it is found
 The end of the last file is distinguished from that by the mark, not by the look of the bytes:
 
 * the cut is there and every channel holds before it what its mark row promises: a torn write that
-  nobody was ever told about; it is cut off, whatever looks intact behind it;
+  that was never acknowledged; it is cut off, whatever looks intact behind it;
 * otherwise, if nothing behind it is intact, the bytes are put aside under ``quarantine/`` for
   inspection and the log is cut all the same. Each channel whose promise is not contained in what is
   left has a hole at its end, or, if it is not known what belongs there, a *shortfall*: its replica
@@ -41,10 +41,11 @@ from typing import Final
 
 from raftstore.config import FORMAT_VERSION, MIB
 from raftstore.errors import NewerFormatError, PromisesLostError, StoreIdentityError
+from raftstore.ports.log import EMPTY_BASE
 from raftstore.storage.files import FileOps, starting
 from raftstore.storage.identity import PROMISES_REMEDY
 from raftstore.storage.log.index import ChannelIndex, position_of
-from raftstore.storage.log.mark import MARK_NAME, Floor, MarkRow
+from raftstore.storage.log.mark import Floor, MarkRow, Removal
 from raftstore.storage.log.records import (
     HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -55,6 +56,7 @@ from raftstore.storage.log.records import (
     Fill,
     GiveUp,
     RecordPosition,
+    Removed,
     SegmentHeader,
     Truncation,
     Vote,
@@ -65,7 +67,7 @@ from raftstore.storage.log.records import (
     peek_header,
 )
 from raftstore.storage.log.resync import Damage, damage_at, damaged_segment_header
-from raftstore.storage.log.segments import LOG_DIRECTORY, list_segments, segment_path
+from raftstore.storage.log.segments import list_segments, segment_path
 from raftstore.storage.quarantine import free_place
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq, Term
 
@@ -74,7 +76,7 @@ UNCERTAIN_SEGMENTS: Final = 2
 
 
 TOLD_EVERY_BYTES: Final = 1 * MIB
-"""The progress of the start is told this often."""
+"""The progress of the start is reported this often."""
 
 OnLogRead = Callable[[int, int], None]
 """(bytes of the log that were read, bytes there are); called at the end with both equal, too."""
@@ -105,12 +107,12 @@ class SegmentFacts:
 
 @dataclass(slots=True)
 class RecoveredLog:
-    """The intact part: channels, where it ends, and what an operator should be told."""
+    """The intact part: channels, where it ends, and the news for an operator."""
 
     channels: dict[ChannelId, ChannelIndex] = field(default_factory=dict)
     dropped: dict[ChannelId, None] = field(default_factory=dict)
     dropped_bytes: Counter[int] = field(default_factory=Counter)
-    """Of records of dropped channels, by the segment that says so."""
+    """Of records of dropped channels and removed replicas, by the segment that says so."""
     chain: int = 0
     segment: int = 0
     offset: int = 0
@@ -118,21 +120,9 @@ class RecoveredLog:
     notes: list[str] = field(default_factory=list)
     unproven: list[ChannelId] = field(default_factory=list)
     """Whole channels of which the log holds nothing behind its damage: before their next record it
-    has to say that they were found whole: a later start could not tell that it continues them."""
-
-
-def check_pieces(ops: FileOps, directory: Path) -> None:
-    """S0.2: data without its vote record, or the reverse, is refused."""
-    log = directory / LOG_DIRECTORY
-    has_log = ops.is_directory(log) and bool(list_segments(ops, log))
-    has_mark = ops.exists(directory / MARK_NAME)
-    if has_log and has_mark:
-        return
-    lost = "log" if has_mark else "mark" if has_log else "log and mark"
-    raise PromisesLostError(
-        f"the {lost} of {directory} is missing: what this node promised under its id is not "
-        f"known any more (S0.2); {PROMISES_REMEDY}"
-    )
+    has to say that they were found whole: a later start could not know that it continues them."""
+    removals: list[ChannelId] = field(default_factory=list)
+    """Channels of which the mark alone knows of a removed replica; the log has to say it again."""
 
 
 class LogRecovery:
@@ -158,7 +148,7 @@ class LogRecovery:
         self._read_bytes = 0
         """Of the segments that were read to their end."""
         self._given_up: dict[ChannelId, None] = {}
-        """Channels of which the next record tells what was given up."""
+        """Channels of which the next record states what was given up."""
         self._held: dict[ChannelId, dict[Term, Seq]] = {}
         self._on_read = on_read
         self._total_bytes = 0
@@ -167,6 +157,9 @@ class LogRecovery:
         self._number_of_last = 0
         self._lost_fills: dict[ChannelId, None] = {}
         """Channels of which a record that was filled in is damaged."""
+        self._front_fills: dict[ChannelId, Seq] = {}
+        """Channels of which nothing was read yet but records that were filled in, and their highest
+        seq: what stood between these and the next record may be in removed segments."""
         self._damages = 0
         """Damaged places so far at which it is not known what was lost."""
         self._is_single = False
@@ -369,6 +362,9 @@ class LogRecovery:
         index = self._log.channels.get(channel)
         if index is None:
             index = self._log.channels[channel] = ChannelIndex()
+            removed = self._promised.get(channel, MarkRow()).removed
+            if removed is not None and removed.segment < self._floor.segment:
+                index.removed = removed  # a segment said so that is not needed any more
         return index
 
     def _apply(self, entry: Entry, number: int, offset: int, length: int) -> None:
@@ -388,21 +384,32 @@ class LogRecovery:
             case Vote(channel, term, voted_for):
                 index = self._index(channel)
                 index.term, index.voted_for = term, voted_for
-            case Drop(channel):
-                self._drop(channel, number)
+            case Drop() | Removed():
+                self._take_out(entry, number)
             case SegmentHeader():
                 _check_number(entry, number)
 
-    def _drop(self, channel: ChannelId, number: int) -> None:
-        log = self._log
+    def _take_out(self, entry: Drop | Removed, number: int) -> None:
+        """Forget what was held and promised until here; it stays in its segments."""
+        log, channel = self._log, entry.channel
         if channel in log.channels:
             log.dropped_bytes[number] += sum(log.channels.pop(channel).lengths)
-        log.dropped[channel] = None
+        if isinstance(entry, Drop):
+            log.dropped[channel] = None
+            return
+        removal = Removal(entry.number, number)
+        self._begin_after(channel, ChannelIndex.after(removal, entry.term, entry.voted_for))
+
+    def _begin_after(self, channel: ChannelId, index: ChannelIndex) -> None:
+        self._log.channels[channel] = index
+        for noted in (self._held, self._given_up, self._front_fills, self._lost_fills):
+            noted.pop(channel, None)
+        self._seen[channel] = self._damages
 
     def _give_up(self, channel: ChannelId) -> None:
         index = self._index(channel)
         # Behind a floor the first part that is found may be the log itself, and not behind a hole:
-        # the next record tells, for it continues the log.
+        # the next record shows it, for it continues the log.
         if self._is_front_open(index) and index.kept:
             del index.kept[1:]
             self._given_up[channel] = None
@@ -423,11 +430,11 @@ class LogRecovery:
             raise DamagedEntryError(
                 f"the base {tuple(base.history)} of channel {channel.hex()} is none of its log"
             )
+        # Gone is not truncated: nothing proves that what was behind a hole, or what was put aside
+        # as a whole, was not committed.
+        if base == EMPTY_BASE or (entry.replaces and index.kept):
+            self._held[channel] = {}
         if entry.replaces:
-            if index.kept:
-                # Gone is not truncated: nothing proves that what was behind a hole was not
-                # committed.
-                self._held[channel] = {}
             index.begin_anew(base)
         else:
             index.settle(base, entry.end)
@@ -464,7 +471,8 @@ class LogRecovery:
             damages == 0 or is_single or term == last.end.term
         )
         # Behind a floor records begin anywhere: the newest base says what is in front of them.
-        begins = not index.kept and not index.base.seq and self._is_front_open(index)
+        is_first = not index.kept or self._front_fills.pop(channel, base_seq) < base_seq
+        begins = is_first and not index.base.seq and self._is_front_open(index)
         if rows < 1 or (damages == 0 and not continues and not begins):
             raise DamagedEntryError(
                 f"a record at seq {base_seq} of channel {channel.hex()} follows seq {last.last_seq}"
@@ -495,6 +503,8 @@ class LogRecovery:
         if index.term_known(base_seq) == term:
             return  # what was damaged when it was written can be read again
         end = Seq(base_seq + rows - 1)
+        if self._is_front_open(index) and (not index.kept or channel in self._front_fills):
+            self._front_fills[channel] = max(end, self._front_fills.get(channel, end))
         hole = index.hole_starting_at(base_seq, end)
         if hole is not None:
             index.fill(term, base_seq, rows, position=position, length=length, hole=hole)
@@ -521,15 +531,19 @@ class LogRecovery:
         return {
             channel: row
             for channel, row in self._promised.items()
-            if not row.dropped and not self._has_held(channel, row.durable)
+            if not row.dropped and not self._has_held(channel, row)
         }
 
-    def _has_held(self, channel: ChannelId, promised: History) -> bool:
+    def _has_held(self, channel: ChannelId, row: MarkRow) -> bool:
+        index, promised = self._index(channel), row.durable
+        in_log, in_mark = index.removed_number, row.removed_number
+        # S0.1: what one replica promised is compared with what that one held.
+        if in_log != in_mark:
+            return in_log > in_mark or promised == EMPTY_HISTORY
         if self._held.get(channel, {}).get(promised.term, 0) >= promised.seq:
             return True
         # S6.5: what a base stands for was committed, so what was acknowledged is in it.
-        index = self._log.channels.get(channel)
-        return index is not None and promised <= index.base.history
+        return promised <= index.base.history
 
     def _compare(self) -> dict[ChannelId, History]:
         """Adopt terms, votes and drops that only the mark still knows; return the shortfalls."""
@@ -540,10 +554,11 @@ class LogRecovery:
                 self._log.dropped[channel] = None
             if channel in self._log.dropped:
                 continue
+            self._adopt_removal(channel, row)
             index = self._index(channel)
             self._adopt_vote(channel, index, row)
             # S0.3: the mark is beyond what the log ever held.
-            if not self._has_held(channel, row.durable):
+            if not self._has_held(channel, row):
                 index.shortfall = index.promise = missing[channel] = row.durable
                 _note_lost_end(index, row.durable)
         for channel, index in self._log.channels.items():
@@ -554,6 +569,18 @@ class LogRecovery:
                 known = index.shortfall or EMPTY_HISTORY
                 index.shortfall = max(index.last_part.end, promised, known)
         return missing
+
+    def _adopt_removal(self, channel: ChannelId, row: MarkRow) -> None:
+        """The entry was lost: nothing shows which records are of the replica that was removed."""
+        index, removed = self._index(channel), row.removed
+        if removed is None or index.removed_number >= removed.number:
+            return
+        self._begin_after(channel, ChannelIndex.after(removed, index.term, index.voted_for))
+        self._log.removals.append(channel)
+        self._log.notes.append(
+            f"channel {channel.hex()} had its replica {removed.number} removed, and the log lost "
+            "the entry that says so: it holds nothing of the channel"
+        )
 
     def _adopt_vote(self, channel: ChannelId, index: ChannelIndex, row: MarkRow) -> None:
         if row.term > index.term:

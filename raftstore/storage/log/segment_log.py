@@ -26,7 +26,7 @@ from raftstore.errors import (
     StorageError,
     UnknownChannelError,
 )
-from raftstore.ports.log import Base, DroppedRecords, RecoveredChannel
+from raftstore.ports.log import Base, RecoveredChannel
 from raftstore.ports.scrub import LogVerifying
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
@@ -40,7 +40,9 @@ from raftstore.storage.log.group_commit import (
     next_batch,
 )
 from raftstore.storage.log.index import ChannelIndex, offset_of, position_of, segment_of
-from raftstore.storage.log.mark import MARK_NAME, Floor, MarkFile, MarkRow
+from raftstore.storage.log.log_facts import LogFacts
+from raftstore.storage.log.machine_boot import machine_boot
+from raftstore.storage.log.mark import MARK_NAME, Floor, MarkFile, MarkRow, Removal
 from raftstore.storage.log.record_cache import RecordCache
 from raftstore.storage.log.records import (
     RECORD_HEAD_BYTES,
@@ -48,12 +50,14 @@ from raftstore.storage.log.records import (
     Based,
     DamagedEntryError,
     EntryKind,
+    Removed,
     decode_record,
     decode_record_head,
     encode_base,
     encode_drop,
     encode_give_up,
     encode_record,
+    encode_removed,
     encode_segment,
     encode_truncation,
     encode_vote,
@@ -64,18 +68,17 @@ from raftstore.storage.log.recovery import (
     LogRecovery,
     OnLogRead,
     SegmentFacts,
-    check_pieces,
     unheard,
 )
 from raftstore.storage.log.scrub import LogScrub
-from raftstore.storage.log.segments import LOG_DIRECTORY, SegmentReader, segment_path
-from raftstore.types import ChannelId, History, NodeId, RecordKind, Seq, Term
+from raftstore.storage.log.segments import LOG_DIRECTORY, SegmentReader, check_pieces, segment_path
+from raftstore.types import ChannelId, Durability, History, NodeId, RecordKind, Seq, Term
 
 FLOOR_SEGMENTS_MAX: Final = 8
 """Files that one operation removes, while others wait for their group commit."""
 
 
-class SegmentLog:
+class SegmentLog(LogFacts):
     """MessageLog over segment files and the mark. Use ``create`` once, then ``open``."""
 
     def __init__(
@@ -87,12 +90,13 @@ class SegmentLog:
         *,
         on_read: OnLogRead = unheard,
         reach: Callable[[str], None] = faults.reach,
+        boot: bytes | None = None,
     ) -> None:
-        """``reach`` is told the name of each failpoint that is passed."""
+        """``reach`` is called with the name of each failpoint that is passed; ``boot``: of the
+        machine, None: as the system shows it."""
         self._ops, self._reach = ops, reach
         self.directory = self._directory = directory / LOG_DIRECTORY
-        self._store_uuid = store_uuid
-        self._settings = settings
+        self._store_uuid, self._settings = store_uuid, settings
         with starting(directory / MARK_NAME, "looking for log and mark"):
             check_pieces(ops, directory)
         mark = MarkFile.open(ops, directory / MARK_NAME, store_uuid)
@@ -113,15 +117,15 @@ class SegmentLog:
         closed = (facts for number, facts in found.segments.items() if number != found.segment)
         self._closed_bytes = sum(facts.size_bytes for facts in closed)
         self.notes: tuple[str, ...] = tuple(found.notes)
-        """What an operator should be told about the start, loudly."""
+        """News of the start that an operator must see."""
         with starting(self._directory, "opening the log"):
             self.committer = GroupCommitter(ops, self._directory, self._segment, mark, reach)
+        self._boot = machine_boot() if boot is None else boot
+        for channel, index in self._channels.items():
+            index.learn_doubt(promised.get(channel, MarkRow()), self._boot)
         self._mark_what_was_found(mark)
         self._reader = SegmentReader(ops, self._directory)
         self._pending: deque[Operation] = deque()
-        self._operation = 0
-        self._durable_operation = 0
-        self._unsynced_bytes = 0
         self._taken_bytes: deque[int] = deque()
         """Of the batches that were taken and are not durable."""
         self._durable_position = position_of(self._segment, self._offset)
@@ -129,13 +133,15 @@ class SegmentLog:
             ops, self._directory, self._segments, self._channels, lambda: self._durable_position
         )
         self._cache = RecordCache(settings.log_cache_bytes)
+        for channel in found.removals if not ops.is_read_only else ():
+            self._write_removal(channel)
         for channel in found.unproven if not ops.is_read_only else ():
             self.give_up(channel)  # nothing: there is no hole, and the log says so
 
     def _mark_what_was_found(self, mark: MarkFile) -> None:
         """S0.3: the mark lagged when the node ended, and what it lacks may be acknowledged."""
-        whole = {name: at for name, at in self._channels.items() if at.is_whole}
-        rows = {name: index.next_mark_row() for name, index in whole.items()}
+        # Of a channel with a hole, too: what it gives up is nowhere but in the mark then.
+        rows = {name: index.next_mark_row() for name, index in self._channels.items()}
         unmarked = {name: row for name, row in rows.items() if mark.rows.get(name) != row}
         if unmarked and not self._ops.is_read_only:
             self.committer.write_mark_rows(unmarked)
@@ -151,16 +157,18 @@ class SegmentLog:
 
     # --- MessageLog -------------------------------------------------------------------------------
 
-    def channels(self) -> tuple[ChannelId, ...]:
-        """Channels the log or its mark knows, without dropped ones, in a stable order."""
-        return tuple(sorted(self._channels))
-
-    def open_channel(self, channel: ChannelId) -> RecoveredChannel:
+    def open_channel(self, channel: ChannelId, number: int | None = None) -> RecoveredChannel:
         """The recovered state of the channel; an empty one for a new channel.
 
-        Raises UnknownChannelError for a dropped one (S0.8).
+        ``number``: of the replica; None: whichever the log is of. Raises UnknownChannelError for a
+        dropped one (S0.8), and for a replica that was removed.
         """
         index = self._open(channel)
+        if number is not None and number <= index.removed_number:
+            raise UnknownChannelError(
+                f"replica {number} of channel {channel.hex()} was removed from this node and never "
+                "serves again (S0.1)"
+            )
         return RecoveredChannel(
             channel=channel,
             term=index.term,
@@ -170,6 +178,7 @@ class SegmentLog:
             shortfall=index.shortfall,
             hole=index.hole(),
             base=index.base,
+            in_doubt=index.in_doubt,
         )
 
     def base(self, channel: ChannelId) -> Base:
@@ -202,29 +211,8 @@ class SegmentLog:
         index.base_segment = self._segment
         size = sum(map(len, parts))
         self._offset += size
-        row = index.next_mark_row()
-        return self._buffer(channel, row, tuple(parts), size, opens=opens, is_urgent=replaces)
-
-    def floor(self) -> int:
-        """Number of the first segment of the log that is kept."""
-        return self._floor
-
-    def live_from(self, channel: ChannelId) -> int | None:
-        """The oldest segment that the channel needs; None: it needs none."""
-        index = self._channels.get(channel)
-        if index is None:
-            return None
-        # Which records are missing is known from the damaged entries alone.
-        return self._floor if index.kept else index.live_from()
-
-    def floor_max(self) -> int:
-        """The highest floor that ``begin_floor`` takes now."""
-        return min((self._segment, *filter(None, map(self.live_from, self._channels))))
-
-    def dropped(self) -> DroppedRecords:
-        """Records of dropped channels in the segments that there are."""
-        sizes = self._dropped_bytes
-        return DroppedRecords(sizes.total(), max(sizes, default=0))
+        flags, row = {"is_urgent": replaces, "forgets": replaces}, index.next_mark_row()
+        return self._buffer(channel, row, tuple(parts), size, opens=opens, **flags)
 
     def leave_segment(self, segment: int) -> None:
         """Have the next operation begin another segment if this one is the newest."""
@@ -251,7 +239,7 @@ class SegmentLog:
         self._unsynced_bytes += OPERATION_BYTES
         end, row = position_of(self._segment, self._offset), MarkRow()
         self._pending.append(
-            Operation(number, None, (), 0, end, row, is_urgent=True, opens=None, floor=raised)
+            Operation(number, None, (), 0, end, row, is_urgent=True, forgets=False, floor=raised)
         )
         return self._operation
 
@@ -313,7 +301,7 @@ class SegmentLog:
         """Buffer records that take their place at the start of the channel's first hole; return the
         operation number.
 
-        The caller has the proof that they are those that were lost (``messages.Hole``).
+        The caller has the proof that they are those that were lost (``protocol.node.Hole``).
         """
         index = self._open(channel)
         hole = index.hole()
@@ -331,7 +319,8 @@ class SegmentLog:
         index.kept.clear()
         entry, self._chain = encode_give_up(channel, self._chain)
         self._offset += len(entry)
-        return self._buffer(channel, index.next_mark_row(), (entry,), len(entry), opens=opens)
+        row = index.next_mark_row()
+        return self._buffer(channel, row, (entry,), len(entry), opens=opens, forgets=True)
 
     def refill(self, channel: ChannelId, hole: Hole, *, bytes_max: int) -> list[Record]:
         """Records from the start of another replica's hole on, at most ``bytes_max`` of payload.
@@ -358,12 +347,39 @@ class SegmentLog:
                 f"channel {channel.hex()} is at term {index.term} with the vote "
                 f"{index.voted_for}; it must not go to term {term} with the vote {voted_for}"
             )
-        opens = self._roll()
         index.term, index.voted_for = term, voted_for
-        entry, self._chain = encode_vote(channel, term, voted_for, self._chain)
+        return self._write_vote(channel, index)
+
+    def _write_vote(self, channel: ChannelId, index: ChannelIndex) -> int:
+        opens = self._roll()
+        entry, self._chain = encode_vote(channel, index.term, index.voted_for, self._chain)
         self._offset += len(entry)
         row = index.next_mark_row()
         return self._buffer(channel, row, (entry,), len(entry), opens=opens, is_urgent=True)
+
+    def promise(self, channel: ChannelId, durability: Durability) -> int:
+        """Buffer that the channel acknowledges at ``durability`` from now on (S0.6), beside its
+        vote; return the operation number. What is in front of it is synced before."""
+        index = self._open(channel)
+        index.durability = durability
+        index.boot = self._boot if durability is Durability.BUFFERED else b""
+        return self._write_vote(channel, index)
+
+    def end_doubt(self, channel: ChannelId) -> int:
+        """Buffer that what the channel acknowledged is held again; return the operation number."""
+        index = self._open(channel)
+        index.in_doubt = False
+        return self._write_vote(channel, index)
+
+    def take_promises_back(self) -> None:
+        """Everything is synced (``flush``), and nothing more is acknowledged in this life."""
+        rows: dict[ChannelId, MarkRow] = {}
+        for channel, index in self._channels.items():
+            if index.durability is not Durability.FSYNC:
+                index.durability, index.boot = Durability.FSYNC, b""
+                rows[channel] = index.next_mark_row()
+        if rows:
+            self.committer.write_mark_rows(rows)
 
     def drop_channel(self, channel: ChannelId) -> int:
         """Buffer the removal of a dropped table's channel; its id is refused for ever after."""
@@ -378,13 +394,29 @@ class SegmentLog:
         row = MarkRow(dropped=True)
         return self._buffer(channel, row, (entry,), len(entry), opens=opens, is_urgent=True)
 
-    def last_operation(self) -> int:
-        """Number of the newest buffered operation (0: none yet)."""
-        return self._operation
+    def remove_replica(self, channel: ChannelId, number: int) -> int:
+        """Buffer that replicas of the channel up to ``number`` are removed from this node; return
+        the operation number. What they held is gone, their term and vote go on."""
+        index = self._open(channel)
+        if number <= index.removed_number:
+            raise self._poison(
+                f"replica {number} of channel {channel.hex()} was removed before (S0.1)"
+            )
+        self._dropped_bytes[self._segment] += sum(index.lengths)
+        removal = Removal(number, self._segment)
+        self._channels[channel] = ChannelIndex.after(removal, index.term, index.voted_for)
+        return self._write_removal(channel)
 
-    def durable_operation(self) -> int:
-        """Number of the newest durable operation."""
-        return self._durable_operation
+    def _write_removal(self, channel: ChannelId) -> int:
+        index = self._channels[channel]
+        assert index.removed is not None, f"no replica of {channel.hex()} was removed"
+        opens = self._roll()
+        index.removed = index.removed._replace(segment=self._segment)
+        entry = Removed(channel, index.removed.number, index.term, index.voted_for)
+        data, self._chain = encode_removed(entry, self._chain)
+        self._offset += len(data)
+        row = index.next_mark_row()
+        return self._buffer(channel, row, (data,), len(data), opens=opens, is_urgent=True)
 
     def read(
         self, channel: ChannelId, from_seq: Seq, *, to_seq: Seq, bytes_max: int
@@ -427,46 +459,10 @@ class SegmentLog:
         return list(takewhile(lambda record: record.last_seq <= to_seq, islice(found, limit)))
 
     def extent(self, channel: ChannelId) -> ChannelIndex:
-        """How much there is of the channel, and where."""
+        """The index of the channel's records: which there are, how large, and where."""
         return self._open(channel)
 
-    def unsynced_bytes(self) -> int:
-        """Bytes of memory in entries that are not durable yet."""
-        return self._unsynced_bytes
-
-    def size_bytes(self) -> int:
-        """Bytes of all segments, buffered ones included."""
-        return self._closed_bytes + self._offset
-
     # --- more for the start and for status --------------------------------------------------------
-
-    def is_dropped(self, channel: ChannelId) -> bool:
-        """Whether the channel's id is refused for ever (S0.8)."""
-        return channel in self._dropped
-
-    def dropped_channels(self) -> tuple[ChannelId, ...]:
-        """Every refused id, in a stable order."""
-        return tuple(sorted(self._dropped))
-
-    def term_at(self, channel: ChannelId, seq: Seq) -> Term | None:
-        """Term of the record that contains ``seq``; None when the log does not hold it."""
-        index = self._channels.get(channel)
-        return None if index is None else index.term_known(seq)
-
-    def index_of(self, channel: ChannelId) -> ChannelIndex | None:
-        """Where the channel's records are, for tools that look at a stopped node's log."""
-        return self._channels.get(channel)
-
-    def may_hold(self, channel: ChannelId, promised: History) -> bool:
-        """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""
-        index = self._channels.get(channel)
-        return index is not None and index.may_hold(promised)
-
-    def holds_all(self, channel: ChannelId) -> bool:
-        """Whether rows can be built again from its log, which begins with the first record ever;
-        of a log above a floor that holds nothing that is not known."""
-        index = self._open(channel)
-        return index.base.seq == 0 and (self._floor == 1 or len(index) > 0)
 
     def require(self, channel: ChannelId, promised: History) -> None:
         """Something else proves that this was acknowledged here: the channel is recovering (S0.3).
@@ -476,15 +472,15 @@ class SegmentLog:
         self._check()
         index = self._open(channel)
         index.shortfall = max(promised, index.shortfall or promised)
-        row = MarkRow(index.term, index.voted_for, index.shortfall)
-        self.committer.write_mark_rows({channel: row})
+        self.committer.write_mark_rows({channel: index.mark_row(index.shortfall)})
 
     # --- group commit -----------------------------------------------------------------------------
 
     def take_pending(self) -> Batch | None:
         """Take buffered operations for one group commit, at most ``group_commit_bytes_max`` of them
         (at least one); None when nothing is buffered. Loop thread."""
-        self._check()
+        if self.committer.failure is not None:
+            self._check()
         if not self._pending:
             return None
         batch, taken = next_batch(self._pending, self._settings.group_commit_bytes_max)
@@ -536,7 +532,8 @@ class SegmentLog:
         return PersistError(reason)
 
     def _open(self, channel: ChannelId) -> ChannelIndex:
-        self._check()
+        if self.committer.failure is not None:
+            self._check()
         index = self._channels.get(channel)
         if index is None:
             # S0.8: the id of a dropped table never votes, acknowledges or serves again.
@@ -549,7 +546,8 @@ class SegmentLog:
         return index
 
     def _open_whole(self, channel: ChannelId) -> ChannelIndex:
-        """Cut the log: a write that does not fill the hole comes from a leader (S0.3)."""
+        """Return the index of a channel, without what was kept behind a hole: a write that does not
+        fill the hole comes from a leader (S0.3)."""
         index = self._open(channel)
         if index.kept:
             self.give_up(channel)
@@ -577,6 +575,7 @@ class SegmentLog:
         *,
         opens: tuple[int, bytes] | None,
         is_urgent: bool = False,
+        forgets: bool = False,
     ) -> int:
         assert not self._pending or self._pending[-1].number == self._operation, (
             f"operation {self._pending[-1].number} is the newest of {self._operation}"
@@ -588,7 +587,7 @@ class SegmentLog:
             f"an operation would end at {end}, before {self._pending[-1].end_position} (S0.5)"
         )
         self._pending.append(
-            Operation(self._operation, channel, parts, size, end, row, is_urgent, opens)
+            Operation(self._operation, channel, parts, size, end, row, is_urgent, forgets, opens)
         )
         return self._operation
 

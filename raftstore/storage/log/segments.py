@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from raftstore.config import KIB
+from raftstore.errors import PromisesLostError
 from raftstore.storage.files import FileOps
+from raftstore.storage.identity import PROMISES_REMEDY
 from raftstore.storage.log.index import offset_of, segment_of
+from raftstore.storage.log.mark import MARK_NAME
 from raftstore.storage.presence import Place
 
 LOG_DIRECTORY: Final = "log"
@@ -37,6 +40,20 @@ def list_segments(ops: FileOps, directory: Path) -> list[int]:
     """Return the numbers of the segment files, ascending."""
     matches = (_NAME.match(name) for name in ops.names(directory))
     return sorted(int(match[1]) for match in matches if match)
+
+
+def check_pieces(ops: FileOps, directory: Path) -> None:
+    """S0.2: data without its vote record, or the reverse, is refused."""
+    log = directory / LOG_DIRECTORY
+    has_log = ops.is_directory(log) and bool(list_segments(ops, log))
+    has_mark = ops.exists(directory / MARK_NAME)
+    if has_log and has_mark:
+        return
+    lost = "log" if has_mark else "mark" if has_log else "log and mark"
+    raise PromisesLostError(
+        f"the {lost} of {directory} is missing: what this node promised under its id is not "
+        f"known any more (S0.2); {PROMISES_REMEDY}"
+    )
 
 
 class SegmentWriter:

@@ -35,8 +35,10 @@ class LogWriter:
         on_failed: Callable[[StorageError], None],
         now_ms: Callable[[], int] = lambda: 0,
         stalls: StallWatch = UNWATCHED,
+        on_written: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """``now_ms`` is the clock for ``commit_times``; it is read on the writer's thread."""
+        """``on_written`` gets the newest operation that the system has, if a channel waits for it
+        (S0.6). ``now_ms`` is the clock for ``commit_times``; it is read on the writer's thread."""
         self._stalls = stalls
         self.commit_times = FixedHistogram(DURATIONS_MS)
         """How long the group commits took: write and sync, the mark's included. In ms."""
@@ -45,6 +47,7 @@ class LogWriter:
         self._post = post
         self._on_durable = on_durable
         self._on_failed = on_failed
+        self._on_written = on_written
         self._in_flight: Batch | None = None
         self._written: Batch | None = None
         self._is_stopped = False
@@ -98,7 +101,10 @@ class LogWriter:
                     return
                 began_ms = self._now_ms()
                 with self._committing():
-                    self._log.committer.write_and_sync(batch)
+                    self._log.committer.write(batch)
+                    if batch.is_awaited:
+                        self._post(partial(self._on_written, batch.operation))
+                    self._log.committer.sync(batch)
                 self.commit_times.observe(self._now_ms() - began_ms)
                 self._written = batch
                 self._post(partial(self._completed, batch))

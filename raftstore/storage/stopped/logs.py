@@ -2,7 +2,8 @@
 
 For ``raftstore log``, when nodes cannot heal each other because those that hold the records cannot
 be started. Holes are found by the code of a start and filled by the proofs and the writer of
-running nodes (``messages.Hole``, ``engine.hole_repairs.fault_of``, ``SegmentLog.fill``).
+running nodes (``protocol.node.Hole``, ``engine.channel.hole_repairs.fault_of``,
+``SegmentLog.fill``).
 
 A directory stays locked while it is open here: no node starts on it meanwhile. Bounds: one segment
 and the index (20 bytes a record) of each log in memory; ``STEP_BYTES_MAX`` of records at a time.
@@ -105,7 +106,7 @@ def _refuse_other_cluster(first: StoppedIdentity, other: StoppedIdentity) -> Non
 
 
 def catalog_of(logs: Sequence[StoppedLog]) -> Catalog:
-    """The tables, for their names; empty if no log tells them."""
+    """The tables, for their names; empty if no log names them."""
     channel = channel_id(logs[0].cluster_id, 0)
     # Of logs that still hold the first record: the tables are made of all of them.
     lengths = [
@@ -128,7 +129,7 @@ def catalog_of(logs: Sequence[StoppedLog]) -> Catalog:
             at = Seq(records[-1].last_seq + 1)
         return Catalog.from_rows(((row.key, row.value, row.seq) for row in rows.values()), at)
     except (CorruptRecordError, NewerFormatError):
-        return Catalog.empty()  # then channels are told by their ids
+        return Catalog.empty()  # then channels are named by their ids
 
 
 def channel_name(channel: ChannelId, catalog: Catalog, cluster_id: bytes) -> str:
@@ -220,7 +221,7 @@ def heal(indexes: Mapping[str, ChannelIndex], damaged: Sequence[str]) -> list[Gi
                 indexes[name].fill(term, base_seq, rows, position=0, length=0)
             end = Seq(best[-1].base_seq + best[-1].rows - 1)
             able = [other for other, places in offers.items() if places]
-            # Told is where the records were, not where the steps before brought them.
+            # Reported is where the records were, not where the steps before brought them.
             held = [other for other in able if not _was_given(given, other, hole.from_seq)]
             holders = tuple(held or able)
             given.append(Given(name, hole.from_seq, end, holders))
@@ -277,7 +278,8 @@ def fill(
     *,
     ops: FileOps | None = None,
 ) -> Iterator[Filled | Refused]:
-    """Append what the sources prove to have been lost to the log of ``target``; durable when told.
+    """Append what the sources prove to have been lost to the log of ``target``; durable when this
+    returns.
 
     Nothing that is on the disk is overwritten or cut, so a crash leaves what a start takes: a log
     with fewer holes and maybe a torn end (S0.3, S2.4). Raises StoreIdentityError, before anything

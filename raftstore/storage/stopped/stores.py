@@ -20,11 +20,12 @@ from raftstore.rows.sealing import unseal
 from raftstore.state_machines.catalog import Catalog
 from raftstore.storage.identity import StoppedIdentity, lock_stopped, stopped_cleanly
 from raftstore.storage.log.index import ChannelIndex
-from raftstore.storage.log.mark import FLOOR_FORMAT, MARK_NAME, MarkFile, MarkRow
+from raftstore.storage.log.mark import MARK_NAME, MarkFile, MarkRow
 from raftstore.storage.log.recovery import OnLogRead, unheard
 from raftstore.storage.stopped.logs import Gap, StoppedLog, catalog_of, channel_name, gaps_of
 from raftstore.storage.stopped.read_only_files import ReadOnlyFiles
 from raftstore.storage.stopped.tables import (
+    SealedRow,
     Skipped,
     TableFound,
     opened_table,
@@ -33,10 +34,10 @@ from raftstore.storage.stopped.tables import (
     verify_table,
 )
 from raftstore.storage.tables.generations import TABLES_DIRECTORY, present
-from raftstore.types import ChannelId, History, LineageEntry, Seq, channel_id
+from raftstore.types import ChannelId, History, LineageEntry, channel_id
 
 OnTableRead = Callable[[int, int], None]
-"""Told how many of how many tables are verified."""
+"""Called with how many of how many tables are verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class StoppedStore:
             mark = self.directory / MARK_NAME
             self._mark = MarkFile.open(ReadOnlyFiles(), mark, identity.store_uuid)
         except StorageError as error:
-            if self.log is not None:  # else it was told already
+            if self.log is not None:  # else it was reported already
                 self.damage.append(str(error))
         self.tables = tables_in(self.directory)
         self.catalog = self._catalog()
@@ -136,12 +137,12 @@ class StoppedStore:
                 with opened_table(self.directory, channel, number) as (source, reads):
                     rows = [
                         (key, unseal(key, sealed), seq)
-                        for key, sealed, seq in verified_rows(source, reads, channel)
+                        for key, sealed, seq, _ in verified_rows(source, reads, channel)
                     ]
                 if rows:
                     return Catalog.from_rows(rows, max(seq for _, _, seq in rows))
         except (StorageError, CorruptRecordError, NewerFormatError):
-            pass  # told where the table is verified
+            pass  # reported where the table is verified
         return Catalog.empty() if self.log is None else catalog_of([self.log])
 
     def _channels(self) -> set[ChannelId]:
@@ -151,7 +152,7 @@ class StoppedStore:
             known -= set(self.log.log.dropped_channels())
         return known
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     def inspect(self, tell: OnTableRead) -> StoreFound:
         """Read and verify everything."""
@@ -170,10 +171,9 @@ class StoppedStore:
                 "all tables are in one database, as older versions wrote them, and are not looked "
                 "at; the next start gives each channel its own"
             )
-        floor = None if self._mark is None else self._mark.floor
         formats = {"store": FORMAT_VERSION}
         if self._mark is not None:
-            formats["mark"] = FORMAT_VERSION if floor is None else FLOOR_FORMAT
+            formats["mark"] = self._mark.version
         return StoreFound(
             self.identity,
             stopped_cleanly(self.directory),
@@ -198,8 +198,9 @@ class StoppedStore:
     @contextmanager
     def rows(
         self, channel: ChannelId, skipped: Skipped | None
-    ) -> Iterator[tuple[History, Iterator[tuple[bytes, bytes, Seq]]]]:
-        """The applied position of a channel's table and its rows, by ``verified_rows``."""
+    ) -> Iterator[tuple[History, bool, Iterator[SealedRow]]]:
+        """The applied position of a channel's table, whether any row ever had a lifetime, and its
+        rows, by ``verified_rows``."""
         numbers = self.tables.get(channel, [])
         number = present(self.directory / TABLES_DIRECTORY, channel, numbers)
         if number is None:
@@ -208,7 +209,9 @@ class StoppedStore:
                 "of it was applied here"
             )
         with opened_table(self.directory, channel, number) as (source, reads):
-            yield reads.position(source, channel), verified_rows(source, reads, channel, skipped)
+            has_lifetimes = reads.channel_time(source, channel) > 0
+            rows = verified_rows(source, reads, channel, skipped)
+            yield reads.position(source, channel), has_lifetimes, rows
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def _channel(channel: ChannelId, logs: Sequence[StoppedLog], catalog: Catalog) -
     left = [name for name in damaged if indexes[name].kept or indexes[name].shortfall]
     voters = catalog.replicas_of(channel)
     members = logs[0].identity.belonging.members
-    if not voters:  # the metadata channel, or a table that no log tells of
+    if not voters:  # the metadata channel, or a table that no log names
         voters = tuple(node for node, _ in members)
     names = {one.identity.name for one in logs}
     absent = tuple(name for node in voters if (name := node_name(node)) not in names)

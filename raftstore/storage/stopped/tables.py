@@ -45,8 +45,9 @@ PAGE_ROWS: Final = 5_000
 PAGE_BYTES: Final = 4 * MIB
 """Of rows that are read at once."""
 
-SealedRow = tuple[bytes, bytes, Seq]
-"""Key, sealed value and seq, as scans of a client give them."""
+SealedRow = tuple[bytes, bytes, Seq, int]
+"""Key, sealed value and seq, as scans of a client give them, and expiry in ms since 1970; 0: the
+row has none."""
 
 
 class TableFound(NamedTuple):
@@ -147,21 +148,14 @@ def verified_rows(
 ) -> Iterator[SealedRow]:
     """All rows that have not expired, in key order, each checked, as they are stored.
 
-    ``skipped``: leave out what is damaged and tell it there. Between two places that LevelDB cannot
-    read nothing is found. Raises CorruptRecordError without it.
+    ``skipped``: leave out what is damaged and report it there. Between two places that LevelDB
+    cannot read nothing is found. Raises CorruptRecordError without it.
     """
     prefix, end = rows_prefix(channel), rows_end(channel)
     time_ms = reads.channel_time(source, channel)
     if skipped is None:
-        after = b""
-        while True:
-            page = reads.sealed_page(
-                source, channel, after, b"", PAGE_ROWS, PAGE_BYTES, time_ms=time_ms
-            )
-            yield from page.rows
-            if not page.more:
-                return
-            after = page.rows[-1][0] + b"\0"
+        yield from _intact_rows(source, reads, channel, time_ms)
+        return
     at = prefix
     last = b""
     resumed = False
@@ -177,7 +171,7 @@ def verified_rows(
                         skipped.rows += 1
                         continue
                     if not is_expired(expires_ms, time_ms):
-                        yield key, sealed, seq
+                        yield key, sealed, seq, expires_ms
             return
         except DATABASE_ERRORS as error:
             behind = None if resumed else _first_behind_damage(source, at, end)
@@ -187,6 +181,37 @@ def verified_rows(
             if behind is None:
                 return
             at = behind
+
+
+def _intact_rows(
+    source: Any, reads: LevelDbReads, channel: ChannelId, time_ms: int
+) -> Iterator[SealedRow]:
+    """The rows of a table without damage, page by page."""
+    after = b""
+    while True:
+        page = reads.sealed_page(
+            source, channel, after, b"", PAGE_ROWS, PAGE_BYTES, time_ms=time_ms
+        )
+        stop = page.rows[-1][0] + b"\0" if page.rows else b""
+        told = _expiries(source, reads, channel, after, stop, time_ms) if time_ms else {}
+        for key, sealed, seq in page.rows:
+            yield key, sealed, seq, told.get(key, 0)
+        if not page.more:
+            return
+        after = stop
+
+
+def _expiries(
+    source: Any, reads: LevelDbReads, channel: ChannelId, start: bytes, stop: bytes, time_ms: int
+) -> dict[bytes, int]:
+    """When the rows of [start, stop) expire that do."""
+    found: dict[bytes, int] = {}
+    while True:
+        part = reads.expiries(source, channel, start, stop, PAGE_ROWS, time_ms)
+        found.update(part.expiries)
+        if not part.resume:
+            return found
+        start = part.resume
 
 
 def _first_behind_damage(source: Any, start: bytes, end: bytes) -> bytes | None:

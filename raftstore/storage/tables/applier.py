@@ -147,7 +147,7 @@ class Applier:
     def enqueue(self, state: AppliedChannel, records: Sequence[Record]) -> None:
         """Queue committed records contiguous with what was queued before."""
         state.queue(records)
-        size = sum(len(record.payload) for record in records)
+        size = sum([len(record.payload) for record in records])
         self._enqueued_bytes += size
         self.enqueue_job(ApplyRecords(state, records, size))
 

@@ -110,7 +110,7 @@ class Barriers:
         faults.reach("barrier.before-flush")
         try:
             database.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])
-            # S0.4: only a write tells whether the flush failed.
+            # S0.4: only a write shows whether the flush failed.
             database.put(BARRIER_KEY, encode_applied(channel, applied))
         except DATABASE_ERRORS as error:
             raise self._reads.failed(error, channel) from error

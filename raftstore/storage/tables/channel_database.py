@@ -153,7 +153,7 @@ class ChannelDatabase:
             self._holds += 1
 
     def let_go(self) -> None:
-        """It may be closed again; any thread."""
+        """Allow that it is closed again; called by any thread."""
         with self._lock:
             self._holds -= 1
             is_unused = self._is_unused

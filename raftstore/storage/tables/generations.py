@@ -34,7 +34,7 @@ class Generation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """The name of its directory."""
         name = self.channel.hex()
         return f"{name}{_SUFFIX}{self.number}" if self.number else name
 
@@ -89,17 +89,11 @@ def path_of(directory: Path, channel: ChannelId) -> Path:
 
 
 def begun_position(path: Path, channel: ChannelId) -> History:
-    """The position of the table that was being copied to ``path``; (0, 0): nobody can tell.
+    """The position of the table that was being copied to ``path``; (0, 0): it cannot be known.
 
     Raises OSError.
     """
-    file = path / BEGUN_NAME
-    if not file.exists():
-        return EMPTY_HISTORY
-    try:
-        return decode_applied(channel, file.read_bytes())
-    except CorruptRecordError:
-        return EMPTY_HISTORY
+    return _position_in(path / BEGUN_NAME, channel)
 
 
 def encode_complete(channel: ChannelId, copied: History) -> bytes:
@@ -110,9 +104,12 @@ def encode_complete(channel: ChannelId, copied: History) -> bytes:
 def copied_position(path: Path, channel: ChannelId) -> History:
     """The position up to which the database at ``path`` was copied; (0, 0): it was built here.
 
-    Raises OSError. A damaged file tells of no position: the log is asked as of any other table.
+    Raises OSError. A damaged file gives no position: the log is asked as of any other table.
     """
-    file = path / COMPLETE_NAME
+    return _position_in(path / COMPLETE_NAME, channel)
+
+
+def _position_in(file: Path, channel: ChannelId) -> History:
     if not file.exists():
         return EMPTY_HISTORY
     try:

@@ -9,9 +9,9 @@ a channel's keys is the order of the row keys' bytes.
 
 A row's value is ``[seq u64][sealed value]``: the last seq of the record that wrote it, and the
 value under the seal of its writer (``raftstore.rows.sealing``). The highest bit of the seq, which
-no seq reaches, tells that the row has an expiry: ``[seq u64][expiry in ms u64][sealed value]``. The
+no seq reaches, says that the row has an expiry: ``[seq u64][expiry in ms u64][sealed value]``. The
 applied position is ``[seq u64][term u64][crc u32]`` and is written in the same WriteBatch as the
-rows it counts (S10); with the term, an applied position beyond the log's end tells which record the
+rows it counts (S10); with the term, an applied position beyond the log's end says which record the
 log lost. The mark of a record in pieces has the same form. A value of the state is stored under a
 seal over its key, the tag included.
 """
@@ -26,6 +26,7 @@ from zlib import crc32
 
 from raftstore.errors import CorruptRecordError
 from raftstore.ports.machine import is_expired
+from raftstore.state_machines.state_keys import UNHASHED
 from raftstore.types import CHANNEL_ID_BYTES, ChannelId, History, Seq, Term
 
 POSITION: Final = b"\x00"
@@ -36,14 +37,12 @@ STATE_END: Final = b"\x04"
 """Behind the channel id: where the state beside the rows begins, and what comes behind it."""
 MARKER: Final = b"\x02\x04"
 """The record whose pieces are being written; never among what machines read, nor in a hash."""
-OUTCOMES: Final = b"\x02\x03"
-"""What became of records that the rows of then decided (``raftstore.state_machines.outcomes``). Not
-in a hash: versions before this one did not write it down, and their rows are the same."""
 STORE_ID: Final = bytes(CHANNEL_ID_BYTES)
 DROPPING_PREFIX: Final = STORE_ID + b"\x00dropping/"
 """Channels whose rows are being deleted: finished at the next start."""
 BARRIER_KEY: Final = STORE_ID + b"\x00barrier"
-"""The applied position that the newest barrier made durable; written to hear of failures."""
+"""The applied position that the newest barrier made durable; written so that failures are
+noticed."""
 BEHIND_ALL_KEYS: Final = (b"\xff" * 20, b"\xff" * 21)
 """A range without keys: to merge it flushes the memory table all the same."""
 MERGED_KEY: Final = STORE_ID + b"\x00merged"
@@ -170,7 +169,7 @@ class ContentHasher:
 
     def add_state(self, key: bytes, value: bytes) -> None:
         """Take in the next value of the state, behind the rows."""
-        if key.startswith(OUTCOMES):
+        if key.startswith(UNHASHED):
             return
         if not self._has_state:
             # Where the rows end: no key is as long, so nothing else is hashed like it.

@@ -10,6 +10,7 @@ Any thread may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from struct import Struct
@@ -21,7 +22,7 @@ from raftstore.errors import CorruptRecordError, PersistError, StorageError
 from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage
-from raftstore.ports.tables import Counted, SealedPage
+from raftstore.ports.tables import Counted, ExpiryPage, SealedPage
 from raftstore.rows.sealing import SEAL_BYTES, check_seal, unseal
 from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.keys import (
@@ -212,8 +213,8 @@ class LevelDbReads:
     def verify(
         self, source: Any, channel: ChannelId, after: bytes | None, bytes_max: int
     ) -> TableStep:
-        """Read on and check as ``copy_page`` does, keeping nothing. Damage is told, and the tables
-        stay usable: the next read of those rows meets it again."""
+        """Read on and check as ``copy_page`` does, keeping nothing. Damage is reported, and the
+        tables stay usable: the next read of those rows meets it again."""
         self.check()
         start = channel if after is None else channel + after + b"\0"
         cut, size = len(channel), 0
@@ -271,6 +272,21 @@ class LevelDbReads:
             return Counted(rows, None)
         # The lowest key above the last one counted: nothing is between a key and key + NUL.
         return Counted(rows + 1, last[len(prefix) :] + b"\0")
+
+    def expiries(
+        self, source: Any, channel: ChannelId, start: bytes, stop: bytes, limit: int, time_ms: int
+    ) -> ExpiryPage:
+        """When the rows of [start, stop) expire that have not at this channel time, each checked;
+        at most ``limit`` rows are read."""
+        self.check()
+        with closing(self.rows(source, channel, start=start, stop=stop)) as rows:
+            found = [
+                (row.key, row.expires_ms)
+                for row in islice(rows, limit)
+                if row.expires_ms and not is_expired(row.expires_ms, time_ms)
+            ]
+            following = next(rows, None)
+        return ExpiryPage(found, b"" if following is None else following.key)
 
     # --- what is beside the rows ------------------------------------------------------------------
 

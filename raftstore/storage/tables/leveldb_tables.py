@@ -123,7 +123,7 @@ class LevelDbTables:
         on_opened: OnOpened | None = None,
     ) -> LevelDbTables:
         """Open the tables; put damaged ones aside and start with empty ones in their place.
-        ``on_opened`` hears how many of how many are open.
+        ``on_opened`` is called with how many of how many are open.
 
         Raises DiskFullError, StoreIdentityError, or StorageError when one cannot be opened now.
         """
@@ -276,7 +276,7 @@ class LevelDbTables:
         """Several rows of one applied state, and the applied seq of it.
 
         Records are queued by this thread: what has nothing queued stands still while it is read. A
-        single row that is there tells itself which state it is of. All else needs a snapshot.
+        single row that is there says itself which state it is of. All else needs a snapshot.
         """
         self._reads.check()
         view = self._views.shown.get(channel)
@@ -426,6 +426,10 @@ class LevelDbTables:
             self._leaving[channel] = database
             del self._databases[channel]
             self._applier.enqueue_job(database.retire)
+
+    def is_leaving(self, channel: ChannelId) -> bool:
+        """Whether the files of a table that was dropped are still there."""
+        return channel in self._leaving
 
     # --- copies of other replicas' tables ---------------------------------------------------------
 

@@ -26,6 +26,9 @@ from raftstore import faults
 from raftstore.config import KIB, MIB
 from raftstore.errors import StorageError
 from raftstore.ports.tables import MergeStep
+from raftstore.rows.sealing import unseal
+from raftstore.state_machines.state_keys import TRIMMED
+from raftstore.state_machines.trimmed_outcomes import outcome_ranges, trimmed_to
 from raftstore.storage.files import persisting
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
@@ -44,7 +47,7 @@ from raftstore.storage.tables.keys import (
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, iterated
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.worker import Worker
-from raftstore.types import CHANNEL_ID_BYTES
+from raftstore.types import CHANNEL_ID_BYTES, ChannelId
 
 QUIET_FACTOR: Final = 1.5
 """A table that is not written to is merged when it takes more than so many times what it took after
@@ -83,6 +86,20 @@ def bytes_in(directory: Path) -> int:
             with suppress(FileNotFoundError):
                 size += entry.stat().st_size
     return size
+
+
+def trimmed_bytes(source: Any, channel: ChannelId) -> int:
+    """About how many bytes the files still have of outcomes that are trimmed: all that is left of
+    them there is what no merge has taken out yet."""
+    key = channel + TRIMMED
+    stored = source.get(key, verify_checksums=True)
+    if stored is None:
+        return 0
+    to_seq = trimmed_to(lambda state_key: unseal(state_key, stored))
+    return sum(
+        int(source.approximate_size(channel + start, channel + stop))
+        for start, stop in outcome_ranges(to_seq)
+    )
 
 
 def key_within(
@@ -214,6 +231,7 @@ class Merges:
         factor = QUIET_FACTOR if job.is_quiet else BUSY_FACTOR
         removed = job.state.removed - job.state.removed_merged
         removed_bytes = self._removed_bytes(job, source, removed, size) if removed else 0
+        removed_bytes += trimmed_bytes(source, job.state.channel)
         merged = decode_count(source.get(MERGED_KEY, verify_checksums=True))
         return is_due(size, merged, removed_bytes, slack, factor)
 
@@ -240,7 +258,7 @@ class Merges:
             if work.removed is not None:
                 job.state.removed_merged = work.removed
         left = job.state.removed - job.state.removed_merged
-        # S0.4: only a write tells whether the merge failed.
+        # S0.4: only a write shows whether the merge failed.
         _note(source, left, size if is_over else None)
         work.next_key = stop
         return MergeStep(

@@ -20,7 +20,7 @@ from raftstore.errors import StorageError
 from raftstore.ports.machine import Row
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage
-from raftstore.ports.tables import Counted, Page, ReadDone, SealedPage
+from raftstore.ports.tables import Counted, ExpiryPage, Page, ReadDone, SealedPage
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.views import Shared
@@ -75,12 +75,21 @@ class LevelDbSnapshot:
             source, self._channel, start, stop, limit, bytes_max, time_ms=self._time_ms
         )
 
+    def has_lifetimes(self) -> bool:
+        """Whether any row of the channel ever had an expiry."""
+        return self._time_ms > 0
+
+    def expiries(self, start: bytes, stop: bytes, limit: int) -> ExpiryPage:
+        """When the rows of [start, stop) expire that have not; at most ``limit`` rows are read."""
+        source = self._shared.snapshot
+        return self._reads.expiries(source, self._channel, start, stop, limit, self._time_ms)
+
     def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
         """All that the table consists of behind the key ``after``, each checked."""
         return self._reads.copy_page(self._shared.snapshot, self._channel, after, bytes_max)
 
     def verify(self, after: bytes | None, bytes_max: int) -> TableStep:
-        """Read and check what is behind the key ``after``; damage is told and stops nothing."""
+        """Read and check what is behind the key ``after``; damage is reported and stops nothing."""
         return self._reads.verify(self._shared.snapshot, self._channel, after, bytes_max)
 
     def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:

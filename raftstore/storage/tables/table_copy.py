@@ -111,7 +111,9 @@ class LevelDbCopy:
     def _check(self, stored_key: bytes, value: bytes) -> None:
         cut = len(self.channel)
         if stored_key[:cut] != self.channel:
-            raise CorruptRecordError(f"{self.path} holds the key {stored_key.hex()} of another")
+            raise CorruptRecordError(
+                f"{self.path} holds the key {stored_key.hex()} of another channel"
+            )
         if stored_key == applied_key(self.channel):
             self._position = decode_applied(self.channel, value)
         self._last_key = stored_key[cut:]

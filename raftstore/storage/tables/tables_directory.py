@@ -62,7 +62,7 @@ OPENING_THREADS: Final = 4
 
 
 OnOpened = Callable[[int, int], None]
-"""Hears (databases that are open, all of them) while the tables are opened."""
+"""Called with (databases that are open, all of them) while the tables are opened."""
 
 
 def channels_in(directory: Path) -> int:
@@ -112,8 +112,8 @@ class TablesDirectory:
     # --- opening ----------------------------------------------------------------------------------
 
     def open(self, on_opened: OnOpened | None = None) -> dict[ChannelId, Any]:
-        """Open the databases of all channels; damaged ones are put aside. ``on_opened`` hears how
-        many of how many are done.
+        """Open the databases of all channels; damaged ones are put aside. ``on_opened`` is called
+        with how many of how many are done.
 
         Raises DiskFullError, StoreIdentityError, or StorageError when one cannot be opened now;
         none stays open then.
@@ -277,7 +277,7 @@ class TablesDirectory:
         )
 
     def _channels(self) -> list[ChannelId]:
-        """Those that have a table; what is not their present generation is removed."""
+        """The channels that have a table; what is not their present generation is removed."""
         channels = []
         with starting(self.path, "listing the tables"):
             for channel, numbers in generations_in(self.path).items():

@@ -89,7 +89,7 @@ class Views:
         return self._kept.get(channel, {}).get(label)
 
     def labels(self, channel: ChannelId) -> tuple[int, ...]:
-        """Of the states that are kept, oldest first."""
+        """Labels of the states that are kept, oldest first."""
         return tuple(self._kept.get(channel, ()))
 
     def release(self, channel: ChannelId, label: int) -> None:

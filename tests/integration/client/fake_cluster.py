@@ -1,4 +1,4 @@
-"""Nodes that speak the real frames on loopback and behave as a test tells them.
+"""Nodes that speak the real frames on loopback and behave as a test asks.
 
 One ``FakeCluster`` is the truth: tables, rows, who leads, what was applied. Its ``FakeNode``s
 answer like nodes, except that the next publishes or reads a node gets may be scripted: refused,
@@ -85,6 +85,8 @@ class Channel:
     applied: list[PubMsg] = field(default_factory=list)
     ttls_ms: list[int] = field(default_factory=list)
     """How long the rows of each of them live; 0: for ever. Here none ever expires."""
+    expiries: dict[bytes, int] = field(default_factory=dict)
+    """When rows are said to expire, in ms since 1970, as a test wants it."""
     partition: int = 0
     batches: BatchTruth | None = None
     history: list[Applied] = field(default_factory=list)
@@ -181,9 +183,11 @@ class FakeNode:
         self.is_new = False
         """It has just started and knows nothing of the catalog yet."""
         self.copy: ClusterInfoAnswer | None = None
-        """An old copy of the catalog that it goes on to tell."""
+        """An old copy of the catalog that it goes on to answer with."""
         self.lag: int | None = 0
         self.level = LEVEL
+        self.state = ""
+        """As the catalog has it; empty: active."""
         self.greeted: list[str] = []
         """What connections were for, known or not."""
         self.purposes = ("client", "query")
@@ -411,7 +415,7 @@ class FakeCluster:
             age_ms=None if node.is_new else 0,
             answered_by=node.id,
             nodes=tuple(
-                NodeInfo(n.id, n.endpoint, n._server is not None, level=n.level)
+                NodeInfo(n.id, n.endpoint, n._server is not None, level=n.level, state=n.state)
                 for n in self.nodes.values()
             ),
             tables=() if node.is_new else tuple(map(self._table, self.tables.values())),

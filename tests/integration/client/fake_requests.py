@@ -33,6 +33,7 @@ from raftstore.protocol.reads import (
     ScanAnswer,
     Served,
 )
+from raftstore.protocol.replica_checks import RowExpiries, RowExpiriesAnswer
 from raftstore.protocol.table_settings import SETTING_LIMITS
 from raftstore.rows.schema_growth import grown_schema
 from raftstore.types import (
@@ -132,7 +133,8 @@ def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) 
         changes = dict(message.changes)
         if (added := changes.pop("add_columns", None)) is not None:
             changes["schema_json"] = grown_schema(table.key_columns, table.schema_json, added)
-        own = {name: changes.pop(name) for name in SETTING_LIMITS if name in changes}
+        names = (*SETTING_LIMITS, "restoring")
+        own = {name: changes.pop(name) for name in names if name in changes}
         settings = structs.replace(table.settings, **own)
         cluster.tables[message.name] = structs.replace(table, settings=settings, **changes)
         reply(Done(message.request_id, {"version": cluster.version}))
@@ -176,6 +178,14 @@ def _operate(node: FakeNode, message: Message, reply: Callable[[Message], None])
         return
     if isinstance(message, Status):
         reply(StatusAnswer(message.request_id, {"node": node.name, "channels": []}))
+    elif isinstance(message, RowExpiries):
+        channel = cluster.channels[message.channel]
+        expiries = tuple(
+            (key, at_ms)
+            for key, at_ms in channel.expiries.items()
+            if key >= message.start and (not message.stop or key < message.stop)
+        )
+        reply(RowExpiriesAnswer(message.request_id, expiries, bool(channel.expiries)))
     elif isinstance(message, ContentHash):
         channel = cluster.channels[message.channel]
         served = Served(node.id, channel.channel, channel.term, channel.seq, 0, 0, "any")

@@ -26,7 +26,7 @@ QUICK = ClientSettings(
     hedge_ms=20,
 )
 PATIENT = replace(QUICK, suspect_ms=5_000, hedge_ms=5_000)
-"""For tests that tell who was asked: a machine that pauses for a moment makes nobody silent."""
+"""For tests that check who was asked: a machine that pauses for a moment makes nobody silent."""
 Test = Callable[[FakeCluster, AsyncClient], Awaitable[None]]
 
 

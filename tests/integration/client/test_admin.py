@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,7 @@ from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
 from raftstore.types import Outcome, node_id
 from tests.integration.client.fake_cluster import (
+    Answer,
     FakeCluster,
     FakeNode,
     fail,
@@ -209,7 +210,7 @@ def test_table_that_was_dropped_right_after_its_creation_is_said_to_be() -> None
 
 
 def test_final_refusal_after_a_lost_answer_leaves_the_table_in_doubt() -> None:
-    """The attempt without an answer may have made it, whatever a later one is told."""
+    """The attempt without an answer may have made it, whatever a later one is answered."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         cluster.nodes["n1"].request_scripts.extend([lose, fail("schema")])
@@ -238,7 +239,7 @@ def test_drop_table_succeeds_when_only_its_answer_was_lost() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"durability": "memory"}, "durability='memory' is not available yet"),
+        ({"durability": "sometimes"}, "durability='sometimes' is not known; use one of"),
         ({"max_lag": -1}, "max_lag=-1 is negative"),
         ({"key": []}, "key columns"),
         ({"key": "nope", "schema": SCHEMA}, "'nope' is not in the schema"),
@@ -376,6 +377,32 @@ def test_step_down_hands_the_channel_over_once() -> None:
                 await client.step_down(name)
         with pytest.raises(ConfigError, match="has the partitions 0 to 0, not 1"):
             await client.step_down("t/1")
+
+    play(test)
+
+
+@pytest.mark.slow
+def test_step_down_is_done_once_the_wanted_leader_is_known() -> None:
+    """The new leader shows up before the old one has answered; another node than the one that was
+    named is no success."""
+
+    def hand_over_to(name: str) -> Answer:
+        def script(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
+            channel = node.cluster.channels[message.channel]  # type: ignore[attr-defined]
+            node.cluster.elect(channel, name)
+
+        return script
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        channel = cluster.channels[cluster.tables["t"].channels[0].channel]
+        channel_leader = {node.id: node for node in cluster.nodes.values()}
+        await client.table("t").put({"id": 1})
+        channel_leader[channel.leader].request_scripts.append(hand_over_to("n3"))
+        await client.step_down("t/0", target="n3", timeout=3.0)
+        assert channel.leader == cluster.nodes["n3"].id
+        cluster.nodes["n3"].request_scripts.append(hand_over_to("n2"))
+        with pytest.raises(ConnectionInDoubtError):
+            await client.step_down("t/0", target="n1", timeout=3.0)
 
     play(test)
 

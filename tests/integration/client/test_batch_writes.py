@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -22,6 +23,7 @@ from raftstore.errors import (
     UnknownTableError,
     WriterFencedError,
 )
+from raftstore.protocol.admin import UNREGISTERED
 from raftstore.protocol.batches import BeginBatch, CommitBatch
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import encode_rows
@@ -246,6 +248,24 @@ def test_lower_batch_or_other_checkpoint_is_refused_until_the_writer_is_adopted(
         await client.remove_writer("t", "w")
         assert (await table.writers()).writers == ()
         assert await rows_of(client) == ROWS
+
+    play(test)
+
+
+def test_batch_waits_for_nodes_that_register_in_the_first_moments_of_a_cluster() -> None:
+    """Until then nobody can say whether they are older."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        n2 = cluster.nodes["n2"]
+        n2.level, n2.state = 0, UNREGISTERED
+        cluster.version += 1
+        await client.tables()
+
+        def register() -> None:
+            n2.level, n2.state = 1, ""
+
+        asyncio.get_running_loop().call_later(0.3, register)
+        assert (await client.table("t").write_batch(ROWS, writer="w", batch_id=0)).n == 1
 
     play(test)
 

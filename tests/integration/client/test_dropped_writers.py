@@ -36,7 +36,7 @@ def listen(cluster: FakeCluster, kind: type[Message]) -> list[Message]:
 
 def test_drop_tells_who_has_batches_that_go_on_counting() -> None:
     """By writer and checkpoint, the latest first: not a job of its own, nor an attempt that was
-    never committed, nor a writer whose checkpoint nobody told."""
+    never committed, nor a writer whose checkpoint nobody reported."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
@@ -57,7 +57,7 @@ def test_drop_tells_who_has_batches_that_go_on_counting() -> None:
 def test_drop_tells_a_stream_however_many_jobs_stand_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A node tells so many writers at a time, by name, and each job without a name has its own."""
+    """A node names so many writers at a time, by name, and each job without a name has its own."""
     monkeypatch.setattr(fake_batches, "WRITERS_MAX", 2)
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:

@@ -140,6 +140,7 @@ def test_settings_of_a_table_are_told_in_bytes_records_and_seconds() -> None:
             ({"retention_bytes": 5}, "retention_bytes=5 is outside 1048576 to 1099511627776 bytes"),
             ({"retention_records": 1.5}, "retention_records=1.5 is outside 1000"),
             ({"retention_age": -1}, "retention_age=-1 is no number of seconds"),
+            ({"retention_age": 0.0005}, "retention_age=0.0005 is less than a millisecond"),
             ({"retention_age": 1e9}, "retention_age_ms=1000000000000 is outside 0"),
         ):
             given: Any = wrong
@@ -252,7 +253,7 @@ CALLS: dict[str, Callable[[AsyncClient, str], Awaitable[object]]] = {
 def test_gap_08_refusal_of_who_does_not_lead_names_the_leader_and_is_followed(call: str) -> None:
     """GAP-08: whatever is asked of a leader that is none any more, its hint is where to go.
 
-    All nodes tell an old view of who leads, so only the hint can be what was followed.
+    All nodes report an old view of who leads, so only the hint can be what was followed.
     """
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:

@@ -323,7 +323,7 @@ def test_channel_that_is_refused_costs_the_others_of_the_request_nothing(
 
 
 def test_channel_whose_answer_is_late_holds_up_no_other() -> None:
-    """Each group of callers is told with the answer to its own part."""
+    """Each group of callers is answered with its own part."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         expected = await _fill(cluster, client, 60)

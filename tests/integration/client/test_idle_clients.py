@@ -22,7 +22,7 @@ def links_of(client: AsyncClient) -> list[NodeLink]:
 
 
 async def dismiss_all(cluster: FakeCluster, client: AsyncClient) -> None:
-    """All nodes take the places of the client's connections, and it hears of it."""
+    """All nodes take the places of the client's connections, and it learns of it."""
     for node in cluster.nodes.values():
         node.dismiss_idle()
     while any(link.is_open for link in links_of(client)):  # noqa: ASYNC110

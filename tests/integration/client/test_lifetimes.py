@@ -68,7 +68,7 @@ def test_table_has_a_ttl_for_what_is_written_without_one() -> None:
 
 
 def test_rows_share_a_record_only_with_rows_of_their_lifetime() -> None:
-    """It is the record's; each row's caller hears of its own."""
+    """It is the record's; each row's caller learns of its own."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table, channel = client.table("t"), only_channel(cluster)

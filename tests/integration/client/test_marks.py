@@ -1,4 +1,4 @@
-"""Ends of micro-batches, told by a client (BLOG-32)."""
+"""Ends of micro-batches, announced by a client (BLOG-32)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.client.play import play
 
 
 def test_blog_32_batch_is_marked_once_in_each_partition() -> None:
-    """One record per channel that the batch touched, all partitions unless told otherwise."""
+    """One record per channel that the batch touched, all partitions by default."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")

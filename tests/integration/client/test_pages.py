@@ -103,7 +103,7 @@ def test_page_token_of_another_scan_or_table_is_refused() -> None:
     with pytest.raises(PageTokenError, match="belongs to another scan"):
         PageToken.parse(elsewhere.text(), INFO, SCAN)
     beyond = PageToken(UUID, SCAN, b"k", (), (Place(4, Term(1), Seq(1)),))
-    with pytest.raises(PageTokenError, match="names partitions that 'orders' has not"):
+    with pytest.raises(PageTokenError, match="names partitions that table 'orders' does not have"):
         PageToken.parse(beyond.text(), INFO, SCAN)
     nowhere = PageToken(UUID, SCAN, b"k", ("n1@00",), (Place(0, Term(1), Seq(1), 1, 7),))
     with pytest.raises(PageTokenError, match="node or pin"):
@@ -229,7 +229,7 @@ def test_page_whose_state_is_gone_is_refused() -> None:
     "changed", [{"start": 1}, {"prefix": (1,)}, {"columns": ["id"]}, {"keys_only": True}]
 )
 def test_page_token_goes_with_its_range_and_columns(changed: dict[str, Any]) -> None:
-    """Another range under the same token is a mistake, and told."""
+    """Another range under the same token is a mistake, and refused."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")

@@ -96,7 +96,7 @@ def test_get_leaves_a_silent_leader_when_another_is_known() -> None:
 
 @pytest.mark.slow
 def test_get_at_its_deadline_names_what_went_wrong() -> None:
-    """No leader, a dead leader, a silent leader: each is told; none hangs past the deadline."""
+    """No leader, a dead leader, a silent leader: each is reported; none hangs past the deadline."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table, channel = client.table("t"), only_channel(cluster)
@@ -190,7 +190,7 @@ def test_replica_is_asked_alone_where_hedging_is_forbidden() -> None:
 
 
 def test_bound_that_no_replica_meets_is_refused_at_once() -> None:
-    """All are alive and say how far behind they are: waiting for the deadline tells no more."""
+    """All are alive and say how far behind they are: waiting for the deadline says no more."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         await client.table("t").put({"id": 1})

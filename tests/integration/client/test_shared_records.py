@@ -1,4 +1,5 @@
-"""Writes of one row that share a record: what is joined, in which order, and who is told what."""
+"""Writes of one row that share a record: what is joined, in which order, and which outcome
+each caller gets."""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ def test_put_alone_is_sent_at_once_and_alone() -> None:
 
 
 def test_puts_begun_while_records_are_under_way_share_the_next() -> None:
-    """One record, one guid, one position; each caller is told of its own row."""
+    """One record, one guid, one position; each caller is notified of its own row."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
@@ -146,7 +147,7 @@ def test_puts_of_one_turn_share_a_record_once_one_is_under_way() -> None:
 
 
 def test_writes_of_one_key_never_share_a_record() -> None:
-    """Each has a version of its own, in the order of the calls, as ``if_position`` tells."""
+    """Each has a version of its own, in the order of the calls, as ``if_position`` shows."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
@@ -271,7 +272,7 @@ def test_every_caller_is_told_the_fate_of_a_record_in_doubt() -> None:
 
 
 def test_callers_with_other_deadlines_do_not_share_a_record() -> None:
-    """All are told at one moment: nobody with little time may end the patience of another."""
+    """All get it at one moment: nobody with little time may end the patience of another."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
@@ -364,7 +365,7 @@ def test_cancelled_caller_takes_its_row_out_of_a_record_that_was_refused() -> No
 
 
 def test_cancelled_caller_leaves_a_record_that_was_sent_to_the_others() -> None:
-    """Whether its row is applied is unknown; the others hear what became of theirs."""
+    """Whether its row is applied is unknown; the others learn what became of theirs."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
@@ -475,7 +476,7 @@ def test_waiting_rows_are_bounded_and_the_next_callers_wait() -> None:
 
 
 def test_refused_record_is_refused_to_every_caller() -> None:
-    """A final refusal tells each of them, with the guid of their record."""
+    """A final refusal is raised to each of them, with the guid of their record."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")

@@ -90,7 +90,7 @@ async def read(table: AsyncTable, **options: object) -> list[int | None]:
 
 
 def test_snapshot_takes_one_round_when_nobody_is_behind() -> None:
-    """Every channel is asked once, and the nodes are told when the states are not needed."""
+    """Every channel is asked once, and the nodes are notified when the states are not needed."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         table = client.table("t")
@@ -262,9 +262,9 @@ def test_state_after_a_batch_is_had_while_it_is_kept_and_then_refused() -> None:
         with pytest.raises(ArgumentError, match="must have 1 to"):
             await table.snapshot(at_batch=("", 1))
         assert await read(table, level="any") == [1, 1, 1]
-        with pytest.raises(SnapshotExpiredError, match="not known any more"):
+        with pytest.raises(SnapshotExpiredError, match="no longer known"):
             await table.snapshot(at_batch=("w", 0))
-        with pytest.raises(ArgumentError, match="give at_batch, or bounds"):
+        with pytest.raises(ArgumentError, match="give either at_batch or bounds"):
             await table.snapshot(at_batch=first, max_lag=1)
         for node in cluster.nodes.values():
             node.kept = 0

@@ -1,4 +1,4 @@
-"""Clients that faults strike at their own links: what really left, and what was told."""
+"""Clients that faults strike at their own links: what really left, and what was reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _put(client: StruckClient, number: int) -> None:
 
 
 def test_a_dying_publisher_reaches_one_follower_and_nobody_else() -> None:
-    """S5.5: the frame arrives there although its sender ends at once; the leader hears nothing."""
+    """S5.5: the frame arrives there although its sender ends at once; the leader gets nothing."""
 
     async def test(cluster: FakeCluster, client: StruckClient, clients: Clients) -> None:
         await _put(client, 1)
@@ -78,7 +78,7 @@ def test_a_client_is_itself_again_when_the_order_is_taken_back() -> None:
 
 
 def test_what_is_sent_again_has_its_guid_and_goes_to_the_leader_of_now() -> None:
-    """S4.5: it is applied once, and told the same place."""
+    """S4.5: it is applied once, and acknowledged at the same place."""
 
     async def test(cluster: FakeCluster, client: StruckClient, clients: Clients) -> None:
         await _put(client, 1)

@@ -24,7 +24,7 @@ ROWS = [{"id": 1, "v": 1}]
 
 @dataclass(frozen=True)
 class Told:
-    """Everything that a table tells of itself."""
+    """Everything that a table says of itself."""
 
     position: Position
     batch: BatchResult
@@ -33,7 +33,7 @@ class Told:
 
 
 async def told_by(client: AsyncClient, batch_id: int = 0) -> Told:
-    """Write to the table, and remember what was told of it."""
+    """Write to the table, and remember the answers."""
     table = client.table("t")
     batch = await table.write_batch(ROWS, writer="w", batch_id=batch_id)
     snapshot = await table.snapshot()

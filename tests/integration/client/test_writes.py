@@ -454,7 +454,7 @@ def test_close_ends_running_writes_with_what_is_known() -> None:
 
 
 def test_put_gives_up_its_guid_before_nodes_forget_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the deadline, a guid is retried only while nodes can tell it (S4.5)."""
+    """However long the deadline, a guid is retried only while nodes can recognize it (S4.5)."""
     monkeypatch.setattr("raftstore.client.writes.publisher.GUID_LIFE_MS", 50)
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:

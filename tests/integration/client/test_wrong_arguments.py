@@ -1,4 +1,5 @@
-"""Every argument of every public method, given what it cannot be: told in raftstore's own words."""
+"""Every argument of every public method, given what it cannot be: refused in raftstore's own
+words."""
 
 from __future__ import annotations
 
@@ -155,8 +156,8 @@ def test_wrong_arguments_name_the_value_and_the_remedy() -> None:
         assert "the row 5 is no map" in await told(table.put(5))
         assert "give a dict, as in {'id': 1}" in await told(table.put(5))
         assert "timeout='5s' is no number of seconds" in await told(table.get(1, timeout="5s"))
-        assert "rows={'id': 1} is one thing" in await told(table.put_many({"id": 1}))
-        assert "keys='abc' is one thing" in await told(table.get_many("abc"))
+        assert "rows={'id': 1} is a single value" in await told(table.put_many({"id": 1}))
+        assert "keys='abc' is a single value" in await told(table.get_many("abc"))
         assert "if_absent=1 is neither" in await told(table.put({"id": 1}, if_absent=1))
         assert "limit='5' is no number of rows" in await told(table.page(limit="5"))
         assert "5 is no ticket" in await told(table.commit_batch(5, []))

@@ -32,7 +32,7 @@ async def with_rows(http: Http) -> None:
 def test_rows_of_many_keys_beyond_the_limit_are_refused(
     keys: list[int], bound: dict[str, str]
 ) -> None:
-    """The remedy is told; a row that is asked for often is in the answer as often."""
+    """The remedy is reported; a row that is asked for often is in the answer as often."""
 
     async def test(_: FakeCluster, http: Http) -> None:
         await with_rows(http)

@@ -96,7 +96,7 @@ def test_gap_11_roles_are_enforced(gateway: FakeGateway) -> None:
             put = await http.ask("PUT", "/v1/tables/t/keys/1", {}, headers)
             create = await http.ask("POST", "/v1/tables", table, headers)
             tables = await http.ask("GET", "/v1/tables", None, headers)
-            # It tells the leader that the write is given up: readers must not.
+            # It notifies the leader that the write is given up: readers must not.
             fate = await http.ask("GET", "/v1/writes/none", None, headers)
             got = (put.status, create.status, tables.status, fate.status)
             assert got == expected, create.content

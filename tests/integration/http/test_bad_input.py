@@ -277,6 +277,19 @@ def test_bad_request_has_a_code_and_comes_at_once(
     play_http(test)
 
 
+def test_change_of_nothing_names_what_can_be_changed_over_http() -> None:
+    """The fields of the body, and nothing that only the library has."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        del cluster
+        got = await http.ask("PATCH", "/v1/tables/t", {})
+        message = got.json["message"]
+        assert "nothing is to be changed; give one of max_lag, max_staleness" in message
+        assert "add_columns" not in message
+
+    play_http(test)
+
+
 def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
     """JSON of so many levels."""
     return opening * levels + b"1" + closing * levels

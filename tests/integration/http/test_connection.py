@@ -300,7 +300,7 @@ def test_connections_beyond_the_limit_may_probe_and_nothing_else() -> None:
 def test_connections_beyond_those_of_probes_are_refused_until_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are told so at once; those that are open go on."""
+    """They get that answer at once; those that are open go on."""
     monkeypatch.setattr(connection, "PROBE_CONNECTIONS", 0)
     with serving(connections_max=1) as port:
         with busy(address(port)) as under_way:

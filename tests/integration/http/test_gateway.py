@@ -59,7 +59,7 @@ def test_its_time_bounds_the_wait() -> None:
 
 
 def test_node_without_a_cluster_refuses_at_once() -> None:
-    """Its cluster may never be founded: that is told, not waited for."""
+    """Its cluster may never be founded: that is reported, not waited for."""
 
     async def play() -> None:
         phase = StartPhase("founding", "the node waits for its cluster to be founded")

@@ -108,7 +108,7 @@ def test_first_requests_of_a_user_at_once_are_one_login(guard: Guard) -> None:
 def test_logins_that_wait_for_their_check_are_bounded(
     guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From thousands of addresses at once: they are told to come again, without a check."""
+    """From thousands of addresses at once: they are asked to come again, without a check."""
     monkeypatch.setattr(auth, "VERIFICATIONS_WAITING_MAX", 8)
 
     async def run() -> None:

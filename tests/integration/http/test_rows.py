@@ -15,6 +15,7 @@ from raftstore.client.position import Position
 from raftstore.config import HttpSettings, QuerySettings
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import Get
+from raftstore.protocol.table_settings import TableSettings
 from raftstore.types import Seq
 from tests.integration.client.fake_cluster import FakeCluster, FakeNode, fail, read, read_behind
 from tests.integration.http.http_play import FakeGateway, Http, play_http
@@ -161,7 +162,7 @@ def test_words_for_nothing_are_text_where_text_is_asked_for() -> None:
 
 
 def test_condition_if_none_match_writes_only_what_is_absent() -> None:
-    """The second one loses, is told 412 and the row's present version."""
+    """The second one loses, gets 412 and the row's present version."""
 
     async def test(cluster: FakeCluster, http: Http) -> None:
         absent = {"If-None-Match": "*"}
@@ -338,6 +339,18 @@ def test_row_is_put_with_a_lifetime_over_http() -> None:
         assert told == [[5_400_000, 1_500, 0]]
         wrong = await http.ask("PUT", "/v1/tables/t/keys/1?ttl=soon", {"v": "x"})
         assert wrong.status == 400, wrong.content
+
+    play_http(test)
+
+
+def test_table_that_is_being_restored_is_shown_as_one() -> None:
+    """A program sees why it serves nothing; every other table says that it is whole."""
+
+    async def test(cluster: FakeCluster, http: Http) -> None:
+        cluster.add_table("half", settings=TableSettings(restoring="0" * 32))
+        told = await http.ask("GET", "/v1/tables")
+        shown = {table["name"]: table["restoring"] for table in told.json["tables"]}
+        assert shown == {"half": True, "t": False}
 
     play_http(test)
 

@@ -148,7 +148,7 @@ def test_start_says_how_many_tables_and_channels_are_open(
 def test_tables_that_are_opened_reach_the_phase(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Given a store with three tables, its start tells each of them as it is opened."""
+    """Given a store with three tables, its start reports each of them as it is opened."""
     home = tmp_path / "n1"
     store = open_store(home, "n1", StorageSettings(), free_bytes_min=0)
     for number in range(3):

@@ -141,7 +141,7 @@ class Handler:
         return client in self.waiting
 
     def on_birth_message(self, message: Message) -> Message | None:
-        """A founder hears itself."""
+        """A founder receives its own messages."""
         return message
 
 

@@ -50,7 +50,7 @@ def samples(node: Node) -> dict[str | tuple[str, str], float]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until the node has read so far; nobody is told of half a frame."""
+    """Wait until the node has read so far; nobody is notified of half a frame."""
     while not is_so():  # noqa: ASYNC110
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""``ClientConnection``: what a client is told about its one connection, and when."""
+"""``ClientConnection``: what a client learns of its one connection, and when."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_loss_is_told_once_with_the_reason() -> None:
 
 
 def test_answer_that_no_client_expects_ends_the_connection() -> None:
-    """The node is told why, and so is the client."""
+    """The node is informed why, and so is the client."""
 
     async def scene() -> None:
         async with Told() as told, puppet(hello("n1")) as (endpoint, visitors):

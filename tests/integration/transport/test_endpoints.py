@@ -49,7 +49,7 @@ def test_endpoint_is_split_and_joined_again(endpoint: str, parts: tuple[str, int
     ],
 )
 def test_what_is_no_endpoint_is_named_with_its_mistake(endpoint: str, text: str) -> None:
-    """The error quotes the address and tells what is expected."""
+    """The error quotes the address and says what is expected."""
     with pytest.raises(ConfigError) as caught:
         parse_endpoint(endpoint)
     assert text in str(caught.value)
@@ -81,7 +81,7 @@ def test_address_that_others_reach_needs_consent(host: str) -> None:
 
 
 def test_consent_opens_all_addresses() -> None:
-    """With --insecure the node listens where it was told."""
+    """With --insecure the node listens where it was asked to."""
     with open_listener("0.0.0.0:0", insecure=True) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
         assert not listener.getblocking()

@@ -208,7 +208,7 @@ def test_heartbeats_stop_when_the_main_loop_stands_still() -> None:
 def test_heartbeats_that_say_nothing_new_cost_the_main_loop_no_turn_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """P12: they are told with the next report of having listened, and what is news at once."""
+    """P12: they are handed on with the next report of having listened, and what is news at once."""
     posted: list[object] = []
 
     async def scene() -> None:

@@ -26,7 +26,8 @@ def test_peer_is_found_again_at_its_new_address() -> None:
             await n2.network.close()
             await n1.handler.until(lambda: (n2.id, True) in n1.handler.lost)
             moved = Node("n2")
-            moved.join({n1.id: "127.0.0.1:1"})  # its own dialling finds nobody: the list must tell
+            # Its own dialling finds nobody: the list must show where it is.
+            moved.join({n1.id: "127.0.0.1:1"})
             n1.network.set_peers({n1.id: n1.endpoint, n2.id: moved.endpoint})
             await n1.handler.until(lambda: (n2.id, moved.endpoint) in n1.handler.connected)
             n1.network.send(n2.id, note(5))

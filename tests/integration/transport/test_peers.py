@@ -93,7 +93,7 @@ def test_control_messages_have_a_way_of_their_own() -> None:
 
     async def scene() -> None:
         async with cluster("n1", "n2") as (n1, n2):
-            # Control connections open by themselves: heartbeats tell when.
+            # Control connections open by themselves: heartbeats show when.
             await n2.handler.until(lambda: bool(n2.handler.of_kind(Heartbeat)))
             announce = LeaderAnnounce(CHANNEL, Term(4))
             n1.network.send_control(n2.id, announce)

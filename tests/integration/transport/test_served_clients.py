@@ -50,7 +50,8 @@ def test_client_is_answered_and_forgotten_when_it_goes() -> None:
 
 
 def test_request_of_a_newer_version_is_refused_and_the_others_are_answered() -> None:
-    """A client that knows more than the node hears so for that request; nothing else is lost."""
+    """A client that knows more than the node gets that answer for that request; nothing else is
+    lost."""
 
     async def scene() -> None:
         async with cluster("n1") as (n1,):
@@ -85,7 +86,7 @@ def test_broken_request_of_a_known_kind_ends_the_connection() -> None:
 
 
 def test_request_with_a_number_outside_its_range_is_refused_alone() -> None:
-    """S12: the client hears which number it was, the node never sees it, and others go on."""
+    """S12: the client learns which number it was, the node never sees it, and others go on."""
 
     async def scene() -> None:
         async with cluster("n1") as (n1,), raw_connection(n1.endpoint, hello()) as client:
@@ -129,7 +130,7 @@ def test_answers_of_a_turn_are_one_write_at_its_end() -> None:
 
 
 def test_answer_that_fits_no_frame_becomes_a_refusal() -> None:
-    """However large a state or a catalog has become: the client hears why, the node goes on."""
+    """However large a state or a catalog has become: the client learns why, the node goes on."""
 
     async def scene() -> None:
         async with cluster("n1") as (n1,), raw_connection(n1.endpoint, hello()) as client:
@@ -147,7 +148,8 @@ def test_answer_that_fits_no_frame_becomes_a_refusal() -> None:
 
 
 def test_client_that_does_not_read_is_closed() -> None:
-    """Answers wait within a bound; beyond it the client is told, not the node's memory used up."""
+    """Answers wait within a bound; beyond it the client is refused, not the node's memory used
+    up."""
 
     async def scene() -> None:
         settings = replace(QUICK, client_queue_bytes_max=100_000)

@@ -66,7 +66,7 @@ def test_connection_that_would_take_a_reserved_file_is_closed_and_a_later_one_se
 
 
 def test_port_that_finds_no_file_at_all_waits_and_goes_on() -> None:
-    """EMFILE of accept: it is told once, and others are accepted when files are free again."""
+    """EMFILE of accept: it is reported once, and others are accepted when files are free again."""
 
     async def scene() -> None:
         listener, accepted = Refusing(), asyncio.get_running_loop().create_future()

@@ -15,6 +15,7 @@ LOGGED = "tests/unit/storage/log/test_log_assertions.py::test_"
 MARKED = "tests/unit/storage/log/test_mark.py::test_"
 BATCHED = "tests/unit/state_machines/test_coordinator.py::test_"
 STAGED = "tests/unit/state_machines/test_staging.py::test_"
+TRACKED = "tests/unit/engine/channel/test_durable_tracker.py::test_"
 TABLED = "tests/unit/state_machines/test_table.py::test_"
 
 
@@ -25,6 +26,73 @@ def _unasserted(
 
 
 ASSERTION_RULES: tuple[Mutation, ...] = (
+    _unasserted(
+        "S0.3-assert-acks",
+        "A replica that lacks acknowledged records acknowledges others.",
+        "Follower._acknowledge",
+        "state.recovering is None",
+        "a_replica_that_lacks_what_it_acknowledged_confirms_nothing",
+    ),
+    _unasserted(
+        "S0.3-assert-confirms",
+        "A replica that lacks acknowledged records confirms reads.",
+        "Follower._confirm_reads",
+        "state.recovering is None",
+        "a_replica_that_lacks_what_it_acknowledged_confirms_nothing",
+    ),
+    _unasserted(
+        "S1.4-assert-won",
+        "A leader commits in a term that it did not win.",
+        "Leader.advance_commit",
+        "state.term == self._term",
+        "a_leader_commits_in_the_term_that_it_won",
+    ),
+    _unasserted(
+        "S1.4-assert-falls",
+        "A machine whose term falls goes unnoticed.",
+        "GuardedMachine._mirror",
+        "self.term >= before",
+        "a_term_never_falls",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S1.5-assert-role",
+        "A role and the leader that it names may differ.",
+        "GuardedMachine._set_role",
+        "(role is Role.LEADER) == (leader == self.me)",
+        "a_leader_is_the_node_that_leads",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S1.5-assert-fixed-role",
+        "The role of a fixed elector and its leader may differ.",
+        "FixedElector._move",
+        "(role is Role.LEADER) == (leader == self._host.me)",
+        "a_leader_is_the_node_that_leads",
+        where=ELECTED,
+    ),
+    _unasserted(
+        "S6.3-assert-drain",
+        "A follower takes from its live queue while history is missing.",
+        "Follower._drain",
+        "self._state.mode is FollowerMode.STEADY",
+        "only_a_steady_follower_takes_from_its_live_queue",
+    ),
+    _unasserted(
+        "S7.3-assert-times",
+        "Moments that a replica keeps as proofs fall unnoticed.",
+        "Freshness.learn",
+        "not before or self._times[before - 1] <= known_ms",
+        "moments_that_a_replica_keeps_rise",
+    ),
+    _unasserted(
+        "S0.5-assert-new",
+        "What is durable already is appended again.",
+        "DurableTracker.appended",
+        "last_seq > self.durable_seq",
+        "what_is_appended_is_not_durable_yet",
+        where=TRACKED,
+    ),
     _unasserted(
         "S0.3-assert-leader",
         "A leader that lacks acknowledged records is not found out.",
@@ -188,7 +256,7 @@ ASSERTION_RULES: tuple[Mutation, ...] = (
     ),
     _unasserted(
         "S13-assert-fate",
-        "A replica that stopped tells what became of a write.",
+        "A replica that stopped says what became of a write.",
         "write_outcome_of",
         "state.stopped is None",
         "only_a_leader_that_serves_tells_of_a_write",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import ROTTING, TRIMMED
 from tests.mutations.syntax import Edit
 
 BASE = "tests/unit/core/test_base.py::test_"
@@ -63,7 +64,12 @@ BASE_RULES: tuple[Mutation, ...] = (
             "fold.restore(bytes(found.state), base.seq)",
             "if fold is not self.dedupe:\n    fold.restore(bytes(found.state), base.seq)",
         ),
-        directed(BASE + "s4_5_retry_of_a_write_below_the_base_is_acknowledged_with_its_place"),
+        directed(
+            BASE + "s4_5_retry_of_a_write_below_the_base_is_acknowledged_with_its_place",
+            "tests/simulation/test_lessons.py::"
+            "test_lesson_6_writes_in_flight_and_retries_below_a_snapshot_are_answered",
+        ),
+        TRIMMED,
     ),
     mutation(
         "S6.5-commit",
@@ -112,6 +118,7 @@ BASE_RULES: tuple[Mutation, ...] = (
             "(self.commit_seq, apply_to) != self._told_commit",
         ),
         directed(BASE + "r10_table_below_the_base_needs_a_snapshot_and_takes_part_in_nothing"),
+        ROTTING,
     ),
     mutation(
         "S6.6-probe",
@@ -139,7 +146,10 @@ BASE_RULES: tuple[Mutation, ...] = (
         "S6.6-gap",
         "A leader sends the records behind a gap to a follower below its base.",
         Edit("history_for", "serve.from_seq < serve.first_seq", "False"),
-        directed(BASE + "s6_6_leader_serves_nothing_below_its_base"),
+        directed(
+            BASE + "s6_6_leader_serves_nothing_below_its_base",
+            why="a follower takes no records that do not follow its own (S2.4)",
+        ),
     ),
     mutation(
         "S6.6-first-seq",
@@ -152,14 +162,17 @@ BASE_RULES: tuple[Mutation, ...] = (
         "A follower does not notice that history was trimmed.",
         Edit("CatchUp.on_sync", "message.from_seq < message.first_seq", "False"),
         directed(BASE + "s6_6_follower_below_the_leaders_base_says_that_it_needs_a_snapshot"),
+        TRIMMED,
     ),
     mutation(
         "S6.6-changes",
-        "A reader of changes below the base is told that nothing changed.",
-        Edit("ChangeFeeds._records", "after < base_seq", "False"),
+        "A reader of changes below the base is informed that nothing changed.",
+        Edit("ChangeFeeds._check_first", "after < first_seq", "False"),
         directed(
             "tests/unit/engine/reads/test_changes_alone.py::"
-            "test_s6_6_changes_below_the_base_are_refused_with_the_first_position"
+            "test_s6_6_changes_below_the_base_are_refused_with_the_first_position",
+            "tests/simulation/test_lessons.py::"
+            "test_lesson_19_feed_from_positions_that_were_just_cut",
         ),
     ),
 )

@@ -127,7 +127,11 @@ BOUND_RULES: tuple[Mutation, ...] = (
             "fold.truncate(from_seq)",
             "if fold is not self.batches:\n    fold.truncate(from_seq)",
         ),
-        directed(BATCHES + "follower_takes_back_marks_that_conflict"),
+        directed(
+            BATCHES + "follower_takes_back_marks_that_conflict",
+            "tests/simulation/test_lessons.py::test_lesson_17_"
+            "positions_derived_from_a_log_are_right_after_each_truncation",
+        ),
     ),
     mutation(
         "S12-batches-more-than-seqs",

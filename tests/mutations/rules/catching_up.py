@@ -11,9 +11,11 @@ FEED = "tests/unit/engine/channel/test_history_feed.py::test_"
 FLAPPING = "tests/unit/core/test_flapping.py::test_"
 LAG = "tests/unit/engine/peers/test_replica_lag_alone.py::test_"
 ORDER = "tests/unit/engine/channel/test_catch_ups.py::test_"
+PAUSES = "tests/unit/engine/snapshots/test_copy_pauses.py::test_"
 PACE = "tests/unit/core/test_pace.py::test_"
 QUEUE = "tests/unit/core/test_live_queue.py::test_"
 REQUESTS = "tests/unit/core/test_catch_up_requests.py::test_"
+THROTTLED = "tests/simulation/test_throttled_replica.py::test_throttled_replica_"
 SLOW = "tests/unit/core/test_slow_follower.py::test_"
 
 CATCHING_UP_RULES: tuple[Mutation, ...] = (
@@ -202,5 +204,30 @@ CATCHING_UP_RULES: tuple[Mutation, ...] = (
             "tests/unit/engine/catalog/test_controller_alone.py::"
             "test_start_tells_how_many_channels_are_open"
         ),
+    ),
+    mutation(
+        "S6.6-copy-pauses",
+        "A replica that is too slow for its leader is copied to again and again, without end.",
+        Edit("SnapshotReceiver._pause_ms", "self.pauses.left_ms(channel, now_ms)", "0"),
+        directed(THROTTLED + "is_not_copied_to_without_end_when_logs_are_short"),
+    ),
+    mutation(
+        "S6.6-copies-longer",
+        "The pauses between copies do not grow.",
+        Edit(
+            "CopyPauses.left_ms",
+            "max(self._retry_ms, copied.took_ms) << min(copied.copies - 1, DOUBLINGS_MAX)",
+            "max(self._retry_ms, copied.took_ms)",
+        ),
+        directed(
+            THROTTLED + "is_not_copied_to_without_end_when_logs_are_short",
+            PAUSES + "pauses_grow_up_to_their_bound_and_end_when_the_replica_is_steady",
+        ),
+    ),
+    mutation(
+        "S6.6-copies-in-vain",
+        "A replica to which copies come too late does not say that it cannot complete.",
+        Edit("SnapshotReceiver._pause_ms", "self._note_pause(runner)", "pass"),
+        directed(THROTTLED + "is_not_copied_to_without_end_when_logs_are_short"),
     ),
 )

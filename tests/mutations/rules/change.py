@@ -17,11 +17,15 @@ CHANGE_RULES: tuple[Mutation, ...] = (
             "applied < max(request.after, request.to_seq)",
             "False",
         ),
-        directed(CONTRACT + "positions_that_are_not_there_are_refused_with_the_remedy"),
+        directed(
+            CONTRACT + "positions_that_are_not_there_are_refused_with_the_remedy",
+            "tests/simulation/test_lessons.py::"
+            "test_lesson_19_feed_from_a_future_position_waits_and_tells_nothing_old",
+        ),
     ),
     mutation(
         "changes-condition",
-        "A conditional write that did not hold is told as a change.",
+        "A conditional write that did not hold is reported as a change.",
         Edit(
             "ChangeFeeds._pieces",
             "outcome == HELD",
@@ -31,7 +35,7 @@ CHANGE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "changes-inserted",
-        "Rows that were there already are told as inserted.",
+        "Rows that were there already are reported as inserted.",
         Edit(
             "ChangeFeeds._batch",
             'outcome.data if header.mode == INSERT else b""',
@@ -51,7 +55,7 @@ CHANGE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "changes-first-run",
-        "A batch that is applied again tells what it found of its own rows.",
+        "A batch that is applied again says what it found of its own rows.",
         Edit(
             "TableMachine.outcomes_of",
             "mode == UPSERT or is_complete(*of, state_get)",

@@ -154,7 +154,7 @@ CORE_RULES: tuple[Mutation, ...] = (
         "A leader counts itself before its own sync.",
         Edit(
             "Leader._matches",
-            "state.durable_seq",
+            "state.stored_seq",
             "state.last_seq",
         ),
         directed(
@@ -167,8 +167,8 @@ CORE_RULES: tuple[Mutation, ...] = (
         "A follower acknowledges the end of its log, verified or not.",
         Edit(
             "Follower.finish",
-            "Seq(min(state.verified_seq, state.durable_seq))",
-            "state.durable_seq",
+            "verified_seq if verified_seq < stored_seq else stored_seq",
+            "stored_seq",
         ),
         directed(
             COMMIT + "follower_acks_what_is_verified_and_never_its_end",
@@ -180,8 +180,8 @@ CORE_RULES: tuple[Mutation, ...] = (
         "A follower acks before its sync.",
         Edit(
             "Follower.finish",
-            "Seq(min(state.verified_seq, state.durable_seq))",
-            "state.verified_seq",
+            "verified_seq if verified_seq < stored_seq else stored_seq",
+            "verified_seq",
         ),
         directed(COMMIT + "follower_acks_nothing_before_it_is_durable"),
         worlds(seeds=range(1, 17), slow_disk="1", sync_min_ms="2", sync_max_ms="150"),
@@ -231,7 +231,7 @@ CORE_RULES: tuple[Mutation, ...] = (
         "Learners and outsiders count towards a commit.",
         Edit(
             "quorum_seq",
-            "(match.get(node, 0) for node in group)",
+            "[match.get(node, 0) for node in group]",
             "match.values()",
         ),
         directed(
@@ -255,7 +255,7 @@ CORE_RULES: tuple[Mutation, ...] = (
         "A configuration stays in force when its record is cut off.",
         Edit(
             "ConfigStack.truncate",
-            "self._stack[-1][0] >= from_seq and len(self._stack) > 1",
+            "self._stack[-1].seq >= from_seq and len(self._stack) > 1",
             "False",
         ),
         directed("tests/unit/core/test_configs.py::test_configuration_rolls_back_with_truncation"),

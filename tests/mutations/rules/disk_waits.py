@@ -17,7 +17,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
     mutation(
         "GAP-13-refuse",
         "A node goes on taking writes until its disk is full, which ends it.",
-        Edit("DiskSpace._look", "free < _mark(self._bytes_min, is_below=self.is_low)", "False"),
+        Edit("DiskSpace._judge", "free < _mark(self._bytes_min, is_below=self.is_low)", "False"),
         directed(
             SPACE + "gap_13_leader_that_finds_no_successor_refuses_writes_and_recovers_by_itself",
             SPACE + "marks_are_left_a_quarter_above_where_they_were_met",
@@ -44,6 +44,43 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "A follower takes records until its disk is full.",
         Edit("StorageGuard.takes_records", "not self.space.is_exhausted", "True"),
         directed(SPACE + "gap_13_followers_without_space_go_on_as_long_as_they_can"),
+        worlds(seeds=range(1, 9), full_disk_percent="25", value_bytes="2000"),
+    ),
+    mutation(
+        "GAP-13-catalog",
+        "No table can be removed once no disk has more than the second mark.",
+        Edit(
+            "StorageGuard.takes_records", "is_catalog and self.space.claim(CATALOG_BYTES)", "False"
+        ),
+        directed(SPACE + "gap_13_table_can_be_removed_while_no_node_has_space[67108863]"),
+    ),
+    mutation(
+        "GAP-13-between-looks",
+        "What a node logs between two looks at its disk fills what the marks keep free.",
+        Edit("StorageGuard._note_log", "self.space.is_near", "False"),
+        directed(SPACE + "guard_counts_the_log_before_records_are_taken_near_the_marks_only[True]"),
+    ),
+    mutation(
+        "GAP-13-create",
+        "A table is proposed that no node has room for, and whether it was created is unknown.",
+        Edit("TableCommands.on_create_table", "self._refuse_full(*asked)", "False"),
+        directed(
+            SPACE + "gap_13_creating_a_table_names_the_disk_if_no_node_takes_changes_of_the_catalog"
+            "[with_a_leader]"
+        ),
+    ),
+    mutation(
+        "GAP-13-no-leader",
+        "A cluster that has no catalog for lack of space says that it has no leader.",
+        Edit(
+            "TableCommands._refuse_unless_leader",
+            "(full := self._no_space()) is not None",
+            "False",
+        ),
+        directed(
+            SPACE + "gap_13_creating_a_table_names_the_disk_if_no_node_takes_changes_of_the_catalog"
+            "[fresh]"
+        ),
     ),
     mutation(
         "B8-copy",
@@ -159,7 +196,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "What leaders send fills the memory of a follower whose disk hangs.",
         Edit(
             "ChannelRunner.on_replication",
-            "type(message) in WITH_RECORDS and not self.parts.guard.takes_records()",
+            "type(message) in WITH_RECORDS and not self._takes_records()",
             "False",
         ),
         directed(STALLS + "follower_drops_what_its_disk_does_not_take_and_catches_up"),
@@ -238,6 +275,37 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
             sync_min_ms="20",
             sync_max_ms="150",
             fault_interval_ms="150",
+        ),
+    ),
+    mutation(
+        "GAP-13-claim",
+        "Granted room is granted again, until the next look at the disk.",
+        Edit("DiskSpace.has_room", "free - self._claimed_bytes - more_bytes", "free - more_bytes"),
+        directed(SPACE + "what_frees_space_may_use_most_of_what_the_second_mark_keeps"),
+    ),
+    mutation(
+        "GAP-13-base-room",
+        "A base entry is written to a disk that has no room for it, which ends the node.",
+        Edit("Trimmer._cut", "not self._claim(len(base.folds))", "False"),
+        directed(TRIMMED + "gap_13_base_is_written_only_while_there_is_room_for_it"),
+    ),
+    mutation(
+        "GAP-13-carry-room",
+        "A base is written anew on a disk that has no room for it.",
+        Edit("Trimmer._carry", "is_all and self._claim(len(runner.core.base.folds))", "is_all"),
+        directed(TRIMMED + "gap_13_base_is_written_anew_only_while_there_is_room_for_it"),
+    ),
+    mutation(
+        "GAP-13-merge-room",
+        "Tables are merged on a disk that has no room for the new files.",
+        Edit(
+            "Merger.on_timer",
+            "runner is not None and self._claim(MERGE_STEP_BYTES)",
+            "runner is not None",
+        ),
+        directed(
+            "tests/unit/engine/retention/test_merger_alone.py::"
+            "test_gap_13_nothing_is_merged_without_room_for_the_new_files"
         ),
     ),
 )

@@ -14,18 +14,15 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         "A recovering replica votes and stands.",
         Edit(
             "VotingElector._on_request_vote",
-            "if not self._host.may_vote():\n    return",
+            "if not self._host.may_vote(message.history):\n    return",
             "",
         ),
         Edit(
             "VotingElector._may_stand",
             "self._host.may_stand()\n"
             "and self.term < TERM_MAX\n"
-            "and (self._host.me in self._host.config().voters or not "
-            "self._host.config_committed())",
-            "self.term < TERM_MAX\n"
-            "and (self._host.me in self._host.config().voters or not "
-            "self._host.config_committed())",
+            "and (self._is_voter() or self._stands_last())",
+            "self.term < TERM_MAX\nand (self._is_voter() or self._stands_last())",
         ),
         directed(TESTS + "test_terms.py::test_recovering_replica_neither_votes_nor_stands"),
     ),
@@ -102,7 +99,7 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         "Votes of outsiders count.",
         Edit(
             "has_quorum",
-            "sum(voter in confirmed for voter in voters)",
+            "sum([voter in confirmed for voter in voters])",
             "len(confirmed)",
         ),
         directed(TESTS + "test_pysyncobj_elector.py::test_votes_of_outsiders_do_not_count"),
@@ -113,11 +110,11 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         Edit(
             "has_quorum",
             "all(\n"
-            "    sum(voter in confirmed for voter in voters) >= majority(len(voters))\n"
+            "    sum([voter in confirmed for voter in voters]) >= majority(len(voters))\n"
             "    for voters in _distinct(config)\n"
             ")",
             "any(\n"
-            "    sum(voter in confirmed for voter in voters) >= majority(len(voters))\n"
+            "    sum([voter in confirmed for voter in voters]) >= majority(len(voters))\n"
             "    for voters in _distinct(config)\n"
             ")",
         ),
@@ -218,9 +215,9 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         "S8-removed",
         "A removed member gives up before its removal is committed.",
         Edit(
-            "VotingElector._may_stand",
-            "self._host.me in self._host.config().voters or not self._host.config_committed()",
-            "self._host.me in self._host.config().voters",
+            "VotingElector._is_voter",
+            "host.config().has_voter(own) or host.config_before().has_voter(own)",
+            "host.config().has_voter(own)",
         ),
         directed(
             TESTS + "test_terms.py::test_removed_member_stands_until_its_removal_is_committed"
@@ -243,11 +240,8 @@ ELECTION_RULES: tuple[Mutation, ...] = (
             "VotingElector._may_stand",
             "self._host.may_stand()\n"
             "and self.term < TERM_MAX\n"
-            "and (self._host.me in self._host.config().voters or not "
-            "self._host.config_committed())",
-            "self._host.may_stand()\n"
-            "and (self._host.me in self._host.config().voters or not "
-            "self._host.config_committed())",
+            "and (self._is_voter() or self._stands_last())",
+            "self._host.may_stand()\nand (self._is_voter() or self._stands_last())",
         ),
         directed(
             TESTS + "test_candidacy.py::test_nobody_stands_for_a_term_that_no_message_has_room_for"
@@ -290,11 +284,12 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         "A repeated vote of one voter counts as the vote of another.",
         Edit(
             "VotingElector._on_vote_reply",
-            "self._votes.add(sender)",
-            "voters = self._host.config().voters\n"
-            "missing = [v for v in voters if v not in self._votes]\n"
-            "again = sender in self._votes and missing\n"
-            "self._votes.add(missing[0] if again else sender)",
+            "self._votes.add(ReplicaId(sender, message.replica))",
+            "one = ReplicaId(sender, message.replica)\n"
+            "every = [ReplicaId(v) for v in self._host.config().voters]\n"
+            "missing = [v for v in every if v not in self._votes]\n"
+            "again = one in self._votes and missing\n"
+            "self._votes.add(missing[0] if again else one)",
         ),
         worlds(nodes="5", duplicate_message_percent="50", fault_interval_ms="200"),
     ),

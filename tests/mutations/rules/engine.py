@@ -46,13 +46,16 @@ ENGINE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.6-level",
-        "A table is created whose durability nobody keeps.",
+        "A table is created whose durability some node does not know.",
         Edit(
-            "definition_problem",
-            'request.durability != "fsync"',
+            "created_format",
+            "entry.durability != Durability.FSYNC.label",
             "False",
         ),
-        directed(SERVING + "durability_that_is_not_kept_is_not_promised"),
+        directed(
+            "tests/unit/engine/test_durability_worlds.py::"
+            "test_table_below_fsync_is_refused_while_a_node_does_not_know_it"
+        ),
     ),
     mutation(
         "S0.8-unknown-channel",
@@ -128,11 +131,14 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         "S1.8-contact",
         "A leader without contact to a quorum leads on.",
         Edit(
-            "PeerWatch._check_contact",
-            'runner.step_down("no contact to a quorum", now_ms)',
+            "QuorumContact._check_nodes",
+            "runner.step_down(NO_CONTACT, now_ms)",
             "pass",
         ),
-        directed(TESTS + "leader_without_contact_to_a_quorum_gives_up_its_role"),
+        directed(
+            "tests/unit/engine/peers/test_watch_leaders.py::"
+            "test_leader_gives_up_when_it_has_had_no_contact_for_long_enough"
+        ),
     ),
     mutation(
         "S1.9-restart",
@@ -225,7 +231,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "preferred-opening",
-        "The first node that hears of a new table leads its channels.",
+        "The first node that learns of a new table leads its channels.",
         Edit(
             "PeerWatch.channel_opened",
             "runner.core.last_seq",

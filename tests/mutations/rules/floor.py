@@ -67,7 +67,7 @@ FLOOR_RULES: tuple[Mutation, ...] = (
         "A promise that the base stands for counts as broken.",
         Edit(
             "LogRecovery._has_held",
-            "index is not None and promised <= index.base.history",
+            "promised <= index.base.history",
             "False",
         ),
         directed(REBASE + "s0_3_promise_of_a_log_that_was_replaced_is_kept_by_the_base"),
@@ -77,8 +77,8 @@ FLOOR_RULES: tuple[Mutation, ...] = (
         "The mark lags a base that replaced the log.",
         Edit(
             "SegmentLog.rebase",
-            "self._buffer(channel, row, tuple(parts), size, opens=opens, is_urgent=replaces)",
-            "self._buffer(channel, row, tuple(parts), size, opens=opens)",
+            '{"is_urgent": replaces, "forgets": replaces}',
+            '{"is_urgent": False, "forgets": replaces}',
         ),
         directed(REBASE + "base_that_replaces_the_log_is_in_the_mark_at_once"),
     ),
@@ -120,6 +120,16 @@ FLOOR_RULES: tuple[Mutation, ...] = (
         "A log above its floor is taken for damaged where its records begin.",
         Edit("LogRecovery._is_front_open", "self._floor.segment > 1 and not len(index)", "False"),
         directed(FLOOR + "s6_5_floor_is_held_by_the_channel_that_needs_the_oldest_segment"),
+    ),
+    mutation(
+        "S0.3-front-filled",
+        "A record behind one that was filled counts as damaged if what stood between them is gone.",
+        Edit(
+            "LogRecovery._add",
+            "not index.kept or self._front_fills.pop(channel, base_seq) < base_seq",
+            "not index.kept",
+        ),
+        directed(FLOOR + "s0_3_record_behind_one_that_was_filled_is_kept_behind_a_floor[lost0]"),
     ),
     mutation(
         "S0.3-front-given-up",
@@ -169,7 +179,7 @@ FLOOR_RULES: tuple[Mutation, ...] = (
         "S6.5-floor-synced",
         "The mark tells a floor before the base entries are durable that stand for what goes.",
         Edit(
-            "GroupCommitter._write",
+            "GroupCommitter._sync",
             "self._segments.sync()\nself._raise_floor(batch.floor, batch.rows)",
             "self._raise_floor(batch.floor, batch.rows)",
         ),
@@ -204,7 +214,7 @@ FLOOR_RULES: tuple[Mutation, ...] = (
         "S6.5-floor-hole",
         "Segments go that tell which records of a channel are missing.",
         Edit(
-            "SegmentLog.live_from",
+            "LogFacts.live_from",
             "self._floor if index.kept else index.live_from()",
             "index.live_from()",
         ),
@@ -240,8 +250,8 @@ FLOOR_RULES: tuple[Mutation, ...] = (
         "GAP-15-floor",
         "Programs that know no floor open a store that has one.",
         Edit(
-            "_encode_entry",
-            "FORMAT_VERSION if floor is None else FLOOR_FORMAT",
+            "MarkFile._rewrite",
+            "FORMAT_VERSION if self.floor is None else FLOOR_FORMAT",
             "FORMAT_VERSION",
         ),
         directed(FLOOR + "store_that_was_never_trimmed_stays_in_format_1"),
@@ -250,7 +260,7 @@ FLOOR_RULES: tuple[Mutation, ...] = (
         "S10-rebuild",
         "Rows are built again from a log that lost the entry of its base.",
         Edit(
-            "SegmentLog.holds_all",
+            "LogFacts.holds_all",
             "index.base.seq == 0 and (self._floor == 1 or len(index) > 0)",
             "index.base.seq == 0",
         ),
@@ -260,7 +270,7 @@ FLOOR_RULES: tuple[Mutation, ...] = (
         "S10-rebuild-base",
         "Rows are built again from a log that begins behind a base.",
         Edit(
-            "SegmentLog.holds_all",
+            "LogFacts.holds_all",
             "index.base.seq == 0 and (self._floor == 1 or len(index) > 0)",
             "self._floor == 1 or len(index) > 0",
         ),

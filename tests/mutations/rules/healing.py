@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import ROTTING
 from tests.mutations.syntax import Edit
 
 SCRUB = "tests/unit/storage/log/test_log_scrub.py::test_"
 WORLDS = "tests/unit/engine/healing/test_healing_worlds.py::test_"
 DIVERGENCE = "tests/unit/engine/healing/test_divergence_worlds.py::test_"
 REPLICA = "tests/unit/core/test_replica.py::test_"
+SCRUBBER = "tests/unit/engine/healing/test_scrubber_alone.py::test_"
+WALKS = "tests/unit/engine/healing/test_chain_walks.py::test_"
 READ_RULES = "tests/unit/engine/reads/test_read_rules.py::test_"
 
 HEALING_RULES: tuple[Mutation, ...] = (
@@ -42,10 +45,33 @@ HEALING_RULES: tuple[Mutation, ...] = (
         directed(DIVERGENCE + "minority_is_quarantined_and_whole_again[False]"),
     ),
     mutation(
+        "S13-divergent-leads",
+        "A leader stays although a quorum has another history.",
+        Edit(
+            "ChannelState.stop_serving",
+            "if self.role is Role.LEADER:\n    self.emit(StepDown(reason))",
+            "",
+        ),
+        directed(DIVERGENCE + "leader_that_differs_steps_down_first"),
+    ),
+    mutation(
         "S13-judged-by-one",
         "One replica's history counts as the channel's without a quorum that has it.",
         Edit("Divergences._judge", "not has_quorum(config, having)", "False"),
         directed(DIVERGENCE + "channel_stops_without_a_majority_for_one_history"),
+    ),
+    mutation(
+        "S13-trimmed-hash-claimed",
+        "A replica that trims its log while it is asked for a chain hash says that no record ended "
+        "there.",
+        Edit("ChainWalks._go_on", "walk.seq < base.seq", "False"),
+        directed(WALKS + "log_that_is_trimmed_during_the_walk_does_not_know[waiting]"),
+    ),
+    mutation(
+        "S0.3-removed-counts-as-damaged",
+        "A segment that is removed while it is read counts as damaged.",
+        Edit("Scrubber._read_log", "damage.segment < self._log.floor()", "False"),
+        directed(SCRUBBER + "segment_that_was_removed_meanwhile_is_no_damage[True]"),
     ),
     mutation(
         "S13-promise-forgotten",
@@ -67,8 +93,8 @@ HEALING_RULES: tuple[Mutation, ...] = (
         "S13-table-kept",
         "A quarantined replica keeps its table, and fetches the log alone.",
         Edit(
-            "Replacing._emptied",
-            "self._tables.install(at.runner.channel, copy, keeps_former=True)",
+            "Replacing._go_on",
+            "self._tables.install(channel, at.copy, keeps_former=True)",
             "",
         ),
         directed(DIVERGENCE + "minority_is_quarantined_and_whole_again[True]"),
@@ -100,12 +126,20 @@ HEALING_RULES: tuple[Mutation, ...] = (
             "",
         ),
         directed(SCRUB + "lost_record_is_the_hole_that_a_start_would_find[1]"),
+        ROTTING,
+    ),
+    mutation(
+        "heal-base-anew",
+        "A base entry that was hit is written anew from a replica that knows an older base only.",
+        Edit("LogRepairs.found", "self._log.base(channel)", "runner.core.base"),
+        directed(WORLDS + "base_entry_is_written_anew_as_the_log_has_it"),
     ),
     mutation(
         "heal-damaged-block",
         "A scrubber passes over a damaged block of a table.",
         Edit("Scrubber._read_table", "step.damage and is_here", "False"),
         directed(WORLDS + "damaged_table_is_replaced_by_a_replica_snapshot_while_it_runs[True]"),
+        ROTTING,
     ),
     mutation(
         "heal-log-hand-over",

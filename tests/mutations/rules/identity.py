@@ -11,7 +11,29 @@ DAMAGED = UNIT + "tables/test_damaged_tables.py::test_"
 LOG = "tests/cli/test_log.py::test_"
 MESSAGE_LOG = "tests/contract/test_message_log.py::test_"
 
+RESERVE = UNIT + "test_space_reserve.py::test_"
+
 IDENTITY_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "GAP-13-reserve",
+        "A node that another program leaves no space waits, beside a file that keeps some for it.",
+        Edit("_make_room", "make_room(free_bytes_min - free)", "0"),
+        directed(RESERVE + "gap_13_start_on_a_full_disk_removes_the_reserve"),
+    ),
+    mutation(
+        "GAP-13-reserve-wasted",
+        "A start removes its reserve although that is not enough for it, and waits without one.",
+        Edit("SpaceReserve.make_room", "self.look() >= missing_bytes", "True"),
+        directed(RESERVE + "gap_13_start_on_a_full_disk_removes_the_reserve"),
+    ),
+    mutation(
+        "GAP-13-reserve-room",
+        "The reserve takes the space that writes need: the node refuses them because of it.",
+        Edit("SpaceReserve.restore", "free_bytes >= self._room_bytes", "True"),
+        directed(
+            RESERVE + "reserve_takes_its_bytes_from_the_disk_where_the_node_stays_above_its_mark"
+        ),
+    ),
     mutation(
         "S0.1-directory",
         "A node starts on the store of another.",
@@ -176,7 +198,7 @@ IDENTITY_RULES: tuple[Mutation, ...] = (
         "A dropped table is forgotten by the next start, and its id is free again.",
         Edit(
             "LogRecovery._apply",
-            "self._drop(channel, number)",
+            "self._take_out(entry, number)",
             "pass",
         ),
         Edit(

@@ -37,7 +37,7 @@ INSPECTING_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.3-inspect-damage",
-        "A damaged table is told and the command ends as if the store were whole.",
+        "A damaged table is reported and the command ends as if the store were whole.",
         Edit("_damage_of", "found.table is not None and found.table.damage is not None", "False"),
         directed(INSPECT + "damaged_table_is_told_and_exported_only_when_asked"),
     ),

@@ -11,6 +11,8 @@ PURE = "tests/unit/policy/test_levels.py::test_"
 HOLES = "tests/unit/engine/channel/test_hole_repairs.py::test_"
 SETTINGS = "tests/unit/engine/catalog/test_table_settings.py::test_"
 FATES = "tests/integration/client/test_fates.py::test_"
+ALONE = "tests/unit/engine/catalog/test_controller_alone.py::test_"
+BATCHES = "tests/integration/client/test_batch_writes.py::test_"
 WORLDS = "tests/unit/engine/channel/test_levels.py::test_"
 
 LEVEL_RULES: tuple[Mutation, ...] = (
@@ -47,6 +49,18 @@ LEVEL_RULES: tuple[Mutation, ...] = (
             "None",
         ),
         directed(WORLDS + "what_an_older_node_cannot_read_is_refused_until_it_is_upgraded"),
+    ),
+    mutation(
+        "level-registered",
+        "A node that has not registered yet is taken for one of an older version.",
+        Edit("CatalogController._refusal", "node not in known", "False"),
+        directed(ALONE + "kind_or_format_is_refused_while_a_node_cannot_read_it"),
+    ),
+    mutation(
+        "level-waits",
+        "A batch is refused while nodes of a new cluster have not registered.",
+        Edit("BatchWrites.check_level", "self._all_registered()", "True"),
+        directed(BATCHES + "batch_waits_for_nodes_that_register_in_the_first_moments_of_a_cluster"),
     ),
     mutation(
         "level-settings",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import LIVES
 from tests.mutations.syntax import Edit
 
 CONTRACT = "tests/contract/test_lifetimes.py::test_"
@@ -28,6 +29,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
             CONTRACT + "state_that_a_reader_keeps_shows_what_had_not_expired_then",
             WORLDS + "[1]",
         ),
+        LIVES,
     ),
     mutation(
         "S10-expiry-goes-back",
@@ -37,7 +39,8 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
             "max(time_ms, min(until_ms, record.timestamp_ms))",
             "min(until_ms, record.timestamp_ms)",
         ),
-        directed(CONTRACT + "channel_time_never_goes_back_nor_ahead_of_the_log", WORLDS + "[3]"),
+        directed(CONTRACT + "channel_time_never_goes_back_nor_ahead_of_the_log", WORLDS + "[2]"),
+        LIVES,
     ),
     mutation(
         "S10-expiry-ahead-of-the-log",
@@ -53,7 +56,8 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
             "self.apply(inner, visible(read, time_ms))",
             "self.apply(inner, read)",
         ),
-        directed(CONTRACT + "condition_takes_an_expired_row_for_none", WORLDS + "[1]"),
+        directed(CONTRACT + "condition_takes_an_expired_row_for_none", WORLDS + "[2]"),
+        LIVES,
     ),
     mutation(
         "S10-expired-batch",
@@ -72,6 +76,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
         directed(
             CONTRACT + "row_that_is_written_again_has_another_lifetime_or_none", WORLDS + "[1]"
         ),
+        LIVES,
     ),
     mutation(
         "S10-expiry-leader-clock",
@@ -86,6 +91,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
             ENGINE + "clock_of_one_node_that_is_a_day_ahead_has_no_row_expire_early",
             WORLDS + "[1]",
         ),
+        LIVES,
     ),
     mutation(
         "S10-expiry-jump-of-both",
@@ -149,6 +155,16 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
         "Rows are named again while the record that names them is not applied.",
         Edit("Expirer._look", "self._tables.applied_seq(channel) < led.named_seq", "False"),
         directed(EXPIRER + "one_record_is_under_way_at_a_time_until_it_is_applied"),
+    ),
+    mutation(
+        "S10-expiry-paced-when-behind",
+        "Each record that expires rows is followed by a pause, however many rows are due.",
+        Edit(
+            "Expirer._note",
+            "now_ms if is_next else now_ms + self._settings.tick_ms",
+            "now_ms + self._settings.tick_ms",
+        ),
+        directed(EXPIRER + "full_record_is_followed_by_the_next_one_at_once[False-rows]"),
     ),
     mutation(
         "S10-expiry-follower",

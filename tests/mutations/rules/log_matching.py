@@ -6,6 +6,8 @@ from tests.mutations.guard import directed, worlds
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
+LESSONS = "tests/simulation/test_lessons.py::test_lesson_"
+LESSON_17 = LESSONS + "17_positions_derived_from_a_log_are_right_after_each_truncation"
 DERIVED = (
     "tests/unit/core/test_derived_positions.py::"
     "test_derived_positions_are_those_of_a_fresh_rebuild_after_each_cut"
@@ -115,7 +117,7 @@ LOG_MATCHING_RULES: tuple[Mutation, ...] = (
             "fold.truncate(from_seq)",
             "if fold is not self.chain:\n    fold.truncate(from_seq)",
         ),
-        directed(DERIVED),
+        directed(DERIVED, LESSON_17),
     ),
     mutation(
         "S2.5-derived-configs",
@@ -135,7 +137,7 @@ LOG_MATCHING_RULES: tuple[Mutation, ...] = (
             "fold.truncate(from_seq)",
             "if fold is not self.dedupe:\n    fold.truncate(from_seq)",
         ),
-        directed(DERIVED),
+        directed(DERIVED, LESSON_17),
     ),
     mutation(
         "S2.6-lineage",
@@ -161,7 +163,8 @@ LOG_MATCHING_RULES: tuple[Mutation, ...] = (
         ),
         directed(
             "tests/unit/core/test_catch_up_progress.py::"
-            "test_each_answer_moves_on_although_one_record_fills_it"
+            "test_each_answer_moves_on_although_one_record_fills_it",
+            LESSONS + "4_record_as_large_as_the_limit_does_not_end_progress",
         ),
     ),
     mutation(
@@ -169,7 +172,7 @@ LOG_MATCHING_RULES: tuple[Mutation, ...] = (
         "An answer that holds only what is there already counts for nothing.",
         Edit(
             "store_verified",
-            "state.verified_seq = Seq(max(state.verified_seq, record.last_seq))\nreturn True",
+            "state.verified_seq = Seq(max(state.verified_seq, last_seq))\nreturn True",
             "return True",
         ),
         Edit(
@@ -264,7 +267,7 @@ LOG_MATCHING_RULES: tuple[Mutation, ...] = (
         "A steady follower drains the live queue without contiguity and log matching.",
         Edit(
             "Follower._take",
-            "meta.base_seq > state.last_seq + 1",
+            "meta.base_seq > state.lineage.last_seq + 1",
             "False",
         ),
         Edit(

@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 CATALOGS = "tests/unit/state_machines/test_catalog.py::test_"
+MEMBERS = "tests/unit/state_machines/test_catalog_members.py::test_"
 TABLES = "tests/unit/state_machines/test_table.py::test_"
 
 MACHINE_RULES: tuple[Mutation, ...] = (
@@ -15,10 +16,74 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         "Another store takes the place of a node.",
         Edit(
             "_register_node",
-            "row is not None and _decode(row.value, NodeEntry).node != entry.node",
+            "row is not None and decode_entry(row.value, NodeEntry).node != entry.node",
             "False",
         ),
         directed(CATALOGS + "register_node_is_a_conflict_when_the_name_has_another_store_uuid"),
+    ),
+    mutation(
+        "M27-name",
+        "A ticket takes the name of any node.",
+        Edit(
+            "_join_node",
+            "taken is not None and decode_entry(taken.value, NodeEntry).node != replaced",
+            "False",
+        ),
+        directed(MEMBERS + "name_of_a_node_is_taken_only_by_a_ticket_that_names_it"),
+    ),
+    mutation(
+        "M27-join-retired",
+        "A retired id joins again.",
+        Edit("_join_node", "(left := read(retired_key(entry.node))) is not None", "False"),
+        directed(MEMBERS + "retired_id_never_comes_back"),
+    ),
+    mutation(
+        "M27-register-retired",
+        "A retired id registers again.",
+        Edit("_register_node", "(left := read(retired_key(entry.node))) is not None", "False"),
+        directed(MEMBERS + "retired_id_never_comes_back"),
+    ),
+    mutation(
+        "M27-placement",
+        "Tables are placed on nodes that leave.",
+        Edit(
+            "_create_table",
+            "(left := row_of_left(chain(*entry.placement), read, drains=True)) is not None",
+            "False",
+        ),
+        directed(MEMBERS + "table_is_placed_on_no_node_that_drains_or_was_retired"),
+    ),
+    mutation(
+        "M27-remove",
+        "A node is removed by an old look at its replicas.",
+        Edit(
+            "_remove_node",
+            "draining is None or draining.seq != command.base_seq",
+            "draining is None",
+        ),
+        directed(MEMBERS + "node_is_removed_only_if_it_drained_since_the_proposer_looked"),
+    ),
+    mutation(
+        "M28-used",
+        "A ticket admits several nodes.",
+        Edit("_join_node", "ticket.used_by == entry.node", "True"),
+        directed(MEMBERS + "ticket_admits_one_id_which_may_ask_again"),
+    ),
+    mutation(
+        "M28-expired",
+        "Tickets do not expire.",
+        Edit("_join_node", "ticket.expires_ms <= record.timestamp_ms", "False"),
+        directed(MEMBERS + "unused_ticket_expires_by_the_time_of_the_record"),
+    ),
+    mutation(
+        "M28-forget-used",
+        "Who joined is forgotten with the ticket.",
+        Edit(
+            "_add_ticket",
+            "not entry.used_by and entry.expires_ms <= record.timestamp_ms",
+            "entry.expires_ms <= record.timestamp_ms",
+        ),
+        directed(MEMBERS + "ticket_is_entered_once_and_expired_ones_are_forgotten"),
     ),
     mutation(
         "S0.4-catalog-kind",
@@ -44,7 +109,7 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         "S0.4-catalog-row",
         "The catalog reads rows of a newer version.",
         Edit(
-            "_decode",
+            "decode_entry",
             "entry.format > CATALOG_FORMAT",
             "False",
         ),
@@ -128,7 +193,7 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         "A late drop removes the next table of the name.",
         Edit(
             "_drop_table",
-            "row is None or _decode(row.value, TableEntry).uuid != command.uuid",
+            "row is None or decode_entry(row.value, TableEntry).uuid != command.uuid",
             "row is None",
         ),
         directed(CATALOGS + "drop_table_is_a_conflict_when_the_table_is_another_or_gone"),
@@ -140,8 +205,8 @@ MACHINE_RULES: tuple[Mutation, ...] = (
             "_edit_table",
             "row is None\n"
             "or row.seq != command.base_seq\n"
-            "or _decode(row.value, TableEntry).uuid != command.uuid",
-            "row is None\nor _decode(row.value, TableEntry).uuid != command.uuid",
+            "or decode_entry(row.value, TableEntry).uuid != command.uuid",
+            "row is None\nor decode_entry(row.value, TableEntry).uuid != command.uuid",
         ),
         directed(CATALOGS + "edit_table_is_a_conflict_when_the_entry_is_another_one_by_now"),
     ),
@@ -152,7 +217,7 @@ MACHINE_RULES: tuple[Mutation, ...] = (
             "_edit_table",
             "row is None\n"
             "or row.seq != command.base_seq\n"
-            "or _decode(row.value, TableEntry).uuid != command.uuid",
+            "or decode_entry(row.value, TableEntry).uuid != command.uuid",
             "row is None\nor row.seq != command.base_seq",
         ),
         directed(CATALOGS + "edit_table_is_a_conflict_when_the_entry_is_another_one_by_now"),

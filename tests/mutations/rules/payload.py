@@ -176,7 +176,7 @@ PAYLOAD_RULES: tuple[Mutation, ...] = (
     mutation(
         "S12-gaps-level",
         "A node that does not know it is sent a GapReport.",
-        Edit("GapReports.report", "node in self._parts.told_level(PAYLOAD_LEVEL)", "True"),
+        Edit("GapReports.report", "node in self._parts.told_level(GAP_REPORT_LEVEL)", "True"),
         directed(GAPS + "gaps_are_told_to_who_knows_them_and_their_end_once"),
     ),
     mutation(

@@ -165,7 +165,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-kept-reported",
-        "A view tells what was reported before.",
+        "A view says what was reported before.",
         Edit(
             "LagReports._take",
             "self._parts.moved(position.channel)",
@@ -185,7 +185,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-kept-stop",
-        "The first view after a stop tells what was believed before it.",
+        "The first view after a stop says what was believed before it.",
         Edit(
             "NodeRunner._stalled",
             "self.views.kept.all_moved()",

@@ -178,6 +178,19 @@ READING_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "client-shared-rows",
+        "A caller gets the rows of the first one that shares its request.",
+        Edit(
+            "GetBatcher.get",
+            "group.waiters.append((waiter, len(group.keys)))",
+            "group.waiters.append((waiter, 0))",
+        ),
+        directed(
+            "tests/simulation/test_shared_gets.py::"
+            "test_shared_gets_show_each_caller_the_committed_rows_of_its_own_keys",
+        ),
+    ),
+    mutation(
         "client-kept-route",
         "A routing decision outlives what it came from.",
         Edit(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import COPIED, TRIMMED
 from tests.mutations.syntax import Edit
 
 WORLDS = "tests/unit/engine/snapshots/test_replica_snapshots.py::test_"
 SENDER = "tests/unit/engine/snapshots/test_snapshot_sender.py::test_"
 ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
 REST = "tests/unit/engine/snapshots/test_snapshot_rest.py::test_"
+LESSONS = "tests/simulation/test_lessons.py::test_lesson_"
 COPIES = "tests/unit/storage/tables/test_table_copies.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
@@ -42,6 +44,19 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(COPIES + "keys_of_another_channel_are_found_when_a_copy_is_read_back"),
+    ),
+    mutation(
+        "S6.4-base-replaces",
+        "A base replaces all that is in the log, records behind it that were acknowledged too.",
+        Edit("SegmentLog.rebase", "not index.holds(base)", "True"),
+        TRIMMED,
+    ),
+    mutation(
+        "S6.4-half-copied",
+        "A copy is switched to with its first chunk.",
+        Edit("SnapshotReceiver._written", "not chunk.is_last", "False"),
+        Edit("SnapshotReceiver._verified", "copy.found() != expected", "False"),
+        COPIED,
     ),
     mutation(
         "S0.3-damage-sent",
@@ -101,7 +116,39 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
             "applied_seq if holds_applied else self.base.seq",
             "applied_seq",
         ),
-        directed(WORLDS + "tail_that_is_no_part_of_the_channel_goes_with_the_snapshot"),
+        directed(
+            WORLDS + "tail_that_is_no_part_of_the_channel_goes_with_the_snapshot",
+            LESSONS + "3_snapshot_over_a_divergent_tail_is_installed_once",
+        ),
+        TRIMMED,
+    ),
+    mutation(
+        "S6.4-tail-stays",
+        "Records of another term stay behind a base that is taken.",
+        Edit("SegmentLog.rebase", "not index.holds(base)", "False"),
+        directed(LESSONS + "3_snapshot_over_a_divergent_tail_is_installed_once"),
+    ),
+    mutation(
+        "S6.4-waiting-reads",
+        "A read that waits at a replica that is replaced gets nothing until its deadline.",
+        Edit("Reader.on_channel_opened", "self.on_refused(token, *refusal)", "pass"),
+        directed(LESSONS + "6_reads_that_wait_below_an_installed_snapshot_are_answered"),
+    ),
+    mutation(
+        "S6.4-waiting-sessions",
+        "So does a session that waits for its own writes.",
+        Edit("CommitReads.on_channel_opened", "self._try_answer(waiting, now_ms)", "False"),
+        directed(LESSONS + "6_reads_that_wait_below_an_installed_snapshot_are_answered"),
+    ),
+    mutation(
+        "S6.4-not-dropped",
+        "Requests that wait for a table that is replaced learn that it was dropped.",
+        Edit(
+            "CatalogController.reopen",
+            "table is not None or channel == self.metadata_channel",
+            "False",
+        ),
+        directed(LESSONS + "6_reads_that_wait_below_an_installed_snapshot_are_answered"),
     ),
     mutation(
         "S0.3-lost-table",

@@ -13,8 +13,15 @@ CHECKS = "tests/unit/node/test_settings.py::test_"
 STALLS = "tests/unit/node/test_watchdog.py::test_"
 FOUNDINGS = "tests/unit/node/test_founding.py::test_"
 READERS = "tests/unit/node/test_line_stream.py::test_"
+CLUSTERS = "tests/unit/local_cluster/test_directories.py::test_"
 
 RUNTIME_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "local-directory",
+        "A second local cluster begins in the directory of one that runs.",
+        Edit("LocalCluster._claim", "fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)", ""),
+        directed(CLUSTERS + "second_cluster_in_a_directory_is_refused_while_the_first_runs"),
+    ),
     mutation(
         "S0.4-uncaught",
         "A node goes on after an exception that nobody caught.",
@@ -107,7 +114,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.4-hang-stop",
-        "A node that was told to stop waits for its disk for ever.",
+        "A node that was asked to stop waits for its disk for ever.",
         Edit(
             "Watchdog._why_end",
             "stopping_ms is not None and settings.stall_stop_ms < limit_ms",
@@ -117,7 +124,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.4-hang-stop-whole",
-        "A node that was told to stop never ends.",
+        "A node that was asked to stop never ends.",
         Edit(
             "Watchdog._why_end",
             "stopping_ms is not None and now_ms - stopping_ms >= STOP_MS_MAX",
@@ -492,6 +499,19 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
         directed(
             "tests/unit/engine/test_turns.py::"
             "test_report_within_a_turn_tells_what_the_turn_has_done_before",
+        ),
+    ),
+    mutation(
+        "S7.3-noted",
+        "A channel does not say that something happened to it.",
+        Edit(
+            "ChannelRunner._step",
+            "self.parts.active.touched[self.channel] = None",
+            "",
+        ),
+        directed(
+            "tests/unit/engine/channel/test_runner.py::"
+            "test_every_input_notes_the_channel_before_the_core_moves",
         ),
     ),
     mutation(

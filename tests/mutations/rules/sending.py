@@ -16,14 +16,14 @@ SENDING_RULES: tuple[Mutation, ...] = (
         "Batches are sent to nodes that cannot read them.",
         Edit(
             "BatchWrites.check_level",
-            "reason is not None",
-            "False",
+            "reason is None",
+            "True",
         ),
         directed(CLIENT + "nothing_is_sent_while_a_node_is_of_an_older_version"),
     ),
     mutation(
         "send-regression",
-        "A writer that is past its batch is told that nobody knows.",
+        "A writer that is past its batch is informed that nobody knows.",
         Edit(
             "_AskedOfBatch.final",
             "error if self.is_told_by_refusals else Asked.final(self, error)",

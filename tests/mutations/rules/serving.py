@@ -319,7 +319,7 @@ SERVING_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "GAP-11-readyz",
-        "Users without rights are told which tables there are.",
+        "Users without rights are informed which tables there are.",
         Edit(
             "_may_see_names",
             "guard.is_open",

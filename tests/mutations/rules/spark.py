@@ -86,7 +86,7 @@ SPARK_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.8-spark-offsets",
-        "Positions in another table of the same name are told as those of the stream's.",
+        "Positions in another table of the same name are reported as those of the stream's.",
         Edit(
             "ChangeStreamReader._ends",
             "self._refuse_other(store.definition(name))",
@@ -551,7 +551,7 @@ SPARK_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "spark-options",
-        "A mistaken option is told when the first batch arrives.",
+        "A mistaken option is reported when the first batch arrives.",
         Edit(
             "upsert",
             "texts,",

@@ -10,13 +10,36 @@ UNIT = "tests/unit/storage/"
 LOG = "tests/cli/test_log.py::test_"
 MESSAGE_LOG = "tests/contract/test_message_log.py::test_"
 
+FORGOTTEN = "tests/unit/storage/log/test_forgotten_promises.py::test_"
+
 STORAGE_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S0.3-forgotten-mark",
+        "A log forgets records that were acknowledged, and the mark does not have the newest yet.",
+        Edit("GroupCommitter._write", "batch.forgets", "False"),
+        directed(
+            FORGOTTEN + "what_was_acknowledged_last_stays_promised_wherever_power_is_lost[give_up]"
+        ),
+    ),
+    mutation(
+        "S0.3-forgotten-base",
+        "A start that finds a log put aside, and not that it was given up, takes it for truncated.",
+        Edit(
+            "LogRecovery._begin_behind",
+            "base == EMPTY_BASE or (entry.replaces and index.kept)",
+            "entry.replaces and index.kept",
+        ),
+        directed(
+            FORGOTTEN
+            + "what_was_acknowledged_last_stays_promised_wherever_power_is_lost[put_aside]"
+        ),
+    ),
     mutation(
         "S0.3-mark",
         "A log that lost acknowledged records starts as if it had all.",
         Edit(
             "LogRecovery._compare",
-            "not self._has_held(channel, row.durable)",
+            "not self._has_held(channel, row)",
             "False",
         ),
         directed(UNIT + "log/test_recovery.py::test_lost_end_is_noticed_by_the_mark"),
@@ -113,6 +136,20 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         directed(UNIT + "log/test_holes.py::test_what_is_given_up_stays_promised"),
     ),
     mutation(
+        "S0.3-give-up-unmarked",
+        "A start leaves the mark behind where a channel has a hole.",
+        Edit(
+            "SegmentLog._mark_what_was_found",
+            "{name: index.next_mark_row() for name, index in self._channels.items()}",
+            "{name: index.next_mark_row() for name, index in self._channels.items() "
+            "if index.is_whole}",
+        ),
+        directed(
+            UNIT + "log/test_holes.py::"
+            "test_what_is_given_up_stays_promised_although_the_mark_lagged"
+        ),
+    ),
+    mutation(
         "S0.3-stopped-lock",
         "A log is read while its node writes it.",
         Edit(
@@ -179,7 +216,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.3-votes",
         "The mark lags behind votes.",
         Edit(
-            "GroupCommitter._write",
+            "GroupCommitter._sync",
             "batch.is_urgent",
             "False",
         ),
@@ -199,7 +236,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.3-unmarked",
         "A vote in one channel lets the mark forget what another acknowledged.",
         Edit(
-            "GroupCommitter._write",
+            "GroupCommitter._sync",
             "self._unmarked | batch.rows",
             "batch.rows",
         ),
@@ -360,7 +397,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.3-mark-never-follows",
         "The mark does not follow the group commits.",
         Edit(
-            "GroupCommitter._write",
+            "GroupCommitter._sync",
             "dict(batch.rows)",
             "{}",
         ),
@@ -371,7 +408,7 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.3-vote-not-marked",
         "A vote is only in the log, and lost with its end.",
         Edit(
-            "GroupCommitter._write",
+            "GroupCommitter._sync",
             "self._unmarked | batch.rows",
             "self._unmarked",
         ),
@@ -382,18 +419,9 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.4-handle-reused-after-a-failed-write",
         "A log goes on after a write or a sync that failed.",
         Edit(
-            "GroupCommitter.write_and_sync",
-            "try:\n"
-            '    with persisting(self._directory, "writing the log"):\n'
-            "        self._write(batch)\n"
-            "except Exception as error:\n"
-            "    self.failure = str(error)\n"
-            "    raise",
-            "try:\n"
-            '    with persisting(self._directory, "writing the log"):\n'
-            "        self._write(batch)\n"
-            "except Exception:\n"
-            "    raise",
+            "GroupCommitter._do",
+            "self.failure = str(error)",
+            "",
         ),
         disk_runs(),
     ),
@@ -452,9 +480,9 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S0.3-start-recovered",
         "The mark stays behind the records that ended a recovery before a crash.",
         Edit(
-            "ChannelIndex.is_whole",
-            "self.shortfall is None or self.end >= self.shortfall",
-            "self.shortfall is None",
+            "SegmentLog._mark_what_was_found",
+            "self._channels.items()",
+            "tuple((name, at) for name, at in self._channels.items() if at.shortfall is None)",
         ),
         directed(
             UNIT + "log/test_recovery_cuts.py::test_mark_covers_at_the_start_what_got_a_channel"
@@ -465,9 +493,9 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         "S1.3-vote-not-persisted",
         "The term is stored with a change of vote, the vote itself is not.",
         Edit(
-            "SegmentLog.set_vote",
-            "voted_for, self._chain,",
-            "None, self._chain,",
+            "SegmentLog._write_vote",
+            "index.voted_for",
+            "None",
         ),
         Edit(
             "_decode_rows",

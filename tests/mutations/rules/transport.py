@@ -192,7 +192,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         "Replication travels on the connections of heartbeats.",
         Edit(
             "TO_ACCEPTOR",
-            "_members(ElectionMessage, NodeMessage)",
+            "_members(ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage)",
             "_members(ReplicationMessage, ElectionMessage, NodeMessage)",
         ),
         directed(PEERS + "connection_that_breaks_the_protocol_is_closed_and_no_other"),
@@ -264,8 +264,8 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         "wire-own-length",
         "A frame is sent that every reader refuses.",
         Edit(
-            "_header",
-            "len(body) > FRAME_BYTES_MAX",
+            "encode_frame",
+            "length > FRAME_BYTES_MAX",
             "False",
         ),
         directed(FRAMES + "body_over_the_limit_is_not_sent"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import CUT_OFF, STAGED
 from tests.mutations.syntax import Edit
 
 ENGINE = "tests/unit/engine/retention/test_retention.py::test_"
+FLOORS = "tests/unit/engine/retention/test_floors_alone.py::test_"
+READERS = "tests/unit/engine/reads/test_change_readers.py::test_"
 FLOOR = "tests/unit/storage/log/test_log_floor.py::test_"
 TRIMMER = "tests/unit/engine/retention/test_trimmed_channels.py::test_"
 SETTINGS = "tests/unit/engine/catalog/test_table_settings.py::test_"
@@ -116,6 +119,7 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
             "None",
         ),
         directed(BARRIERS + "i1_base_stays_below_the_oldest_staged_record"),
+        STAGED,
     ),
     mutation(
         "S6.6-older-version",
@@ -175,6 +179,18 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "The base moves up to what a power cut may take back.",
         Edit("Trimmer._on_barrier", "Seq(min(work.wanted, barrier.base_max))", "work.wanted"),
         directed(ENGINE + "s6_4_base_waits_for_the_barrier_and_stays_below_it"),
+        STAGED,
+    ),
+    mutation(
+        "S6.4-no-barrier",
+        "The base moves up to what is applied, whether it would survive a power cut or not.",
+        Edit(
+            "Trimmer._look",
+            "self._tables.start_barrier(runner.channel, partial(self._on_barrier, work))",
+            "self._on_barrier(work, Barrier(self._tables.applied_seq(runner.channel), "
+            "self._tables.base_max(runner.channel)), now_ms)",
+        ),
+        CUT_OFF,
     ),
     mutation(
         "S6.5-open-attempts",
@@ -185,6 +201,7 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
             "applied",
         ),
         directed(ENGINE + "i1_open_attempt_holds_the_base_until_its_batch_is_applied"),
+        STAGED,
     ),
     mutation(
         "S6.6-slow-replica",
@@ -223,6 +240,18 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "Changes go while somebody reads them.",
         Edit("ChangeReaders.positions", "of_channel == channel", "False"),
         directed(ENGINE + "records_stay_for_a_reader_of_changes_that_asks_here"),
+    ),
+    mutation(
+        "retention-readers-many",
+        "Every connection that ever read changes is remembered.",
+        Edit("ChangeReaders.asked", "len(self._asked) > READERS_MAX", "False"),
+        directed(READERS + "no_more_readers_are_remembered_than_the_bound_says"),
+    ),
+    mutation(
+        "retention-given-up",
+        "Floors that were given up are remembered when their owners are long gone.",
+        Edit("Floors._forget_others", "key[1:] not in owners", "False"),
+        directed(FLOORS + "floors_that_were_given_up_are_forgotten_with_their_owners"),
     ),
     mutation(
         "retention-table",

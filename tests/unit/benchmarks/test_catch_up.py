@@ -84,7 +84,7 @@ def test_peer_that_is_missing_is_told():
 
 
 def test_node_that_never_caught_up_has_a_lower_bound_instead_of_a_time():
-    """It is not told as if it had been there then."""
+    """It is not printed as if it had been there then."""
     told = shown({("etcd", FULL): [replace(THEIRS, seconds=30.0, is_there=False)]})
 
     assert next(iter(told.values()))[0]["s"] == "over 30.00"
@@ -114,7 +114,7 @@ def test_writers_with_a_rate_are_never_faster():
 
 
 def test_writers_that_fail_end_the_measurement():
-    """A rate of writers that are gone would be told otherwise."""
+    """A rate of writers that are gone would be printed otherwise."""
 
     class Broken(Slow):
         async def write(self, rows):

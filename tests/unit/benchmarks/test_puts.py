@@ -27,7 +27,7 @@ def test_ratios_are_taken_round_by_round_of_rates_in_flight_and_of_p50_one_at_a_
 
 
 def test_each_store_has_a_line_with_the_range_of_its_rates_and_the_load_of_others():
-    """The range is what tells how much a busy machine moved the rates."""
+    """The range is what shows how much a busy machine moved the rates."""
     lines = {line["puts"]: line for line in shown(FOUND)["puts"]}
 
     assert len(lines) == len(FOUND)

@@ -81,7 +81,7 @@ def _note(loop: BackgroundLoop, cancelled: threading.Event, raised: list[BaseExc
 
 
 class _WatchedLock:
-    """A lock that tells when somebody wants it."""
+    """A lock that says when somebody wants it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -99,7 +99,8 @@ class _WatchedLock:
 
 
 def test_call_that_meets_stop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread calls while another stops: the call is told so, and never waits for ever."""
+    """One thread calls while another stops: the call fails with that reason, and never waits for
+    ever."""
     loop = BackgroundLoop("test loop")
     lock = _WatchedLock()
     monkeypatch.setattr(loop, "_lock", lock)

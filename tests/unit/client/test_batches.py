@@ -1,4 +1,4 @@
-"""Many rows: which record each goes into, and what is told when records end differently."""
+"""Many rows: which record each goes into, and what is reported when records end differently."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_position_comes_back_as_it_was_told() -> None:
 
 @pytest.mark.parametrize("told", range(7))
 def test_reader_goes_on_behind_the_change_however_pages_are_cut(told: int) -> None:
-    """A page that was cut elsewhere, or that holds less than was told, changes nothing."""
+    """A page that was cut elsewhere, or that holds less than was reported, changes nothing."""
     pieces = (piece(2, 1, 2), piece(5, 3, 4, 5), piece(6, 6))
     whole = FeedPage(place(0), pieces, place(6))
     first = ChangeReader(INFO, SCHEMA, [place(0), place(0)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from raftstore.client.explanation import Whom, explain_read
 from raftstore.client.results import ClusterStatus, NodeStatus
 from raftstore.policy.routing import Prefer
@@ -78,6 +80,26 @@ def test_explanation_says_why_a_replica_is_refused() -> None:
     assert reasons["n3"] == "lag 60 > 50"
     assert not found.is_servable
     assert found.smallest_max_lag == 60
+
+
+@pytest.mark.parametrize("mode", ["recovering", "stopped"])
+@pytest.mark.parametrize("level", [Level.ANY, Level.BOUNDED])
+def test_replica_that_serves_nothing_is_not_asked_and_says_why(mode: str, level: Level) -> None:
+    """S0.3, S0.6: in its own words; no bound would do there, however near it believes to be."""
+    refusing = {"mode": mode, "reason": "in doubt on this node: no answer from n1"}
+    status = cluster(None, channel("follower", 100, 0) | refusing, channel("follower", 60, 40))
+    found = explain_read(status, TABLE, 0, level, Bounds(50 if level is Level.BOUNDED else None))
+    verdicts = {replica.node: (replica.order, replica.reason) for replica in found.replicas}
+    assert verdicts["n2"] == (None, f"{mode}: in doubt on this node: no answer from n1")
+    assert verdicts["n3"] == (1, "asked")
+    assert found.smallest_max_lag == 40
+
+
+def test_replica_that_catches_up_is_asked() -> None:
+    """NATS-028: within its bound it serves."""
+    status = cluster(None, channel("follower", 90, 10) | {"mode": "catching_up"}, None)
+    found = explain_read(status, TABLE, 0, Level.BOUNDED, Bounds(50))
+    assert [replica.node for replica in found.replicas if replica.order] == ["n2"]
 
 
 def test_explanation_of_a_linearizable_read_asks_the_leader_alone() -> None:

@@ -71,7 +71,7 @@ def test_publish_is_addressed_to_leader_and_term_when_one_is_known() -> None:
 
 
 def test_publish_asks_for_a_leader_when_none_is_known() -> None:
-    """Without a leader nothing is sent; the driver is told to look for one, again and again."""
+    """Without a leader nothing is sent; the driver is asked to look for one, again and again."""
     state = publishing()
     assert state.poll(0, None) == Wait(50, wants_leader=True)
     assert state.poll(50, None) == Wait(100, wants_leader=True)

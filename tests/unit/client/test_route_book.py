@@ -48,7 +48,7 @@ def test_replica_of_which_nothing_is_known_is_asked() -> None:
 
 
 def test_klip_48_answers_update_the_route_book() -> None:
-    """KLIP-48: the lag told with an answer orders and filters the next reads, until it is old."""
+    """KLIP-48: the lag stated with an answer orders and filters the next reads, until it is old."""
     known = Book()
     known.book.learn(served(B, 30), 0)
     known.book.learn(served(C, 4), 0)
@@ -77,7 +77,7 @@ def test_lags_told_by_a_node_order_the_first_read() -> None:
     known.book.learn_cluster(cluster((0, 9, None)), 0)
     assert known.order(0) == [A, C, B]
     known.book.learn(served(B, 0), 1)
-    known.book.learn_cluster(cluster((0, 9)), 2)  # a node that tells no lags
+    known.book.learn_cluster(cluster((0, 9)), 2)  # a node that reports no lags
     assert known.order(2) == [A, B, C]
 
 

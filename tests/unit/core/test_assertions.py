@@ -10,7 +10,8 @@ import pytest
 from raftstore.config import ReplicationSettings
 from raftstore.core.batches import BatchCounts
 from raftstore.core.catch_up import SYNC_BATCHES_UNDURABLE_MAX, CatchUp
-from raftstore.core.configs import ConfigStack
+from raftstore.core.commit_proofs import Freshness
+from raftstore.core.configs import ConfigEntry, ConfigStack
 from raftstore.core.dedupe import DedupeTable
 from raftstore.core.follower import Follower
 from raftstore.core.leader import Leader
@@ -24,7 +25,7 @@ from raftstore.core.write_outcome import Fence, write_outcome_of
 from raftstore.ports.log import Base, RecoveredChannel
 from raftstore.protocol.replication import MsgSync, ReadIndexRequest, StoreRequest
 from raftstore.types import FollowerMode, History, RecordKind, Role, Seq, Term
-from tests.core_bench import CHANNEL, N1, N2, TRIO, guid, meta_of, pub_msg, record, term_start
+from tests.core_bench import CHANNEL, N1, N2, N3, TRIO, guid, meta_of, pub_msg, record, term_start
 
 
 def state_of(
@@ -193,7 +194,7 @@ def test_what_is_committed_is_known_to_be_so() -> None:
     state = state_of(role=Role.LEADER)
     state.advance_commit(Seq(2))
     state.leader_commit = Seq(1)
-    with pytest.raises(AssertionError, match="committed 2, told by leaders are 1"):
+    with pytest.raises(AssertionError, match="committed 2, reported by leaders are 1"):
         state.take_effects()
 
 
@@ -220,7 +221,7 @@ def test_a_term_begins_with_its_term_start_record() -> None:
 
 def test_followers_are_told_of_the_next_record_only() -> None:
     """S2.1: before the leader's own log would refuse it."""
-    with pytest.raises(AssertionError, match="told of seq 4 behind 2"):
+    with pytest.raises(AssertionError, match="sent seq 4 behind 2"):
         Leader(state_of(role=Role.LEADER))._replicate(record(4, term=3), inlined=True)
 
 
@@ -234,6 +235,46 @@ def test_a_stopped_replica_confirms_nothing() -> None:
         follower._acknowledge(N2, Seq(2))
     with pytest.raises(AssertionError, match="confirms although it stopped: another history"):
         follower._confirm_reads(N2, ReadIndexRequest(CHANNEL, Term(3), 1))
+
+
+def test_a_replica_that_lacks_what_it_acknowledged_confirms_nothing() -> None:
+    """S0.3: neither records nor reads, before it has them back."""
+    state = state_of(shortfall=History(Term(1), Seq(5)))
+    follower, _, _ = follower_of(state)
+    state.verified_seq = Seq(2)
+    with pytest.raises(AssertionError, match="acks while it lacks"):
+        follower._acknowledge(N2, Seq(2))
+    with pytest.raises(AssertionError, match="confirms while it lacks"):
+        follower._confirm_reads(N2, ReadIndexRequest(CHANNEL, Term(3), 1))
+
+
+def test_only_a_steady_follower_takes_from_its_live_queue() -> None:
+    """S6.3: what is live comes behind the history that is still missing."""
+    state = state_of()
+    follower, _, _ = follower_of(state)
+    state.mode = FollowerMode.CATCHING_UP
+    with pytest.raises(AssertionError, match="CATCHING_UP drains"):
+        follower._drain()
+
+
+def test_a_leader_commits_in_the_term_that_it_won() -> None:
+    """S1.4: not in one that came meanwhile."""
+    state = state_of(term=1, role=Role.LEADER)
+    leading = Leader(state)
+    leading._term = Term(2)
+    state.durable_seq = Seq(2)
+    for follower in (N2, N3):
+        leading._progress[follower].match_seq = Seq(2)
+    with pytest.raises(AssertionError, match="term 2 was won, 1 is present"):
+        leading.advance_commit()
+
+
+def test_moments_that_a_replica_keeps_rise() -> None:
+    """S7.3: a later moment proves at least as much."""
+    freshness = Freshness()
+    freshness._times, freshness._seqs = [10, 5, 20], [Seq(1), Seq(9), Seq(30)]
+    with pytest.raises(AssertionError, match="times rise"):
+        freshness.learn(7, Seq(5))
 
 
 def test_payloads_are_waited_for_in_order() -> None:
@@ -371,7 +412,7 @@ def test_sessions_are_forgotten_in_the_order_of_the_log() -> None:
 
 
 def test_a_committed_batch_is_never_cut() -> None:
-    """S2.5: its number was told to readers."""
+    """S2.5: its number was reported to readers."""
     counts = BatchCounts()
     counts.append(record(1, kind=RecordKind.BATCH_MARK))
     counts.commit(Seq(1))
@@ -382,7 +423,7 @@ def test_a_committed_batch_is_never_cut() -> None:
 def test_the_configuration_of_what_is_committed_is_known() -> None:
     """S8: a majority of nobody would be counted."""
     configs = ConfigStack(TRIO)
-    configs._stack = [(Seq(7), TRIO)]
+    configs._stack = [ConfigEntry(Seq(7), Term(1), TRIO)]
     with pytest.raises(AssertionError, match="no configuration is known at seq 3, the oldest"):
         configs.commit(Seq(3))
 
@@ -440,11 +481,11 @@ def test_one_proof_is_asked_for_at_a_time() -> None:
 
 def test_only_a_leader_that_serves_tells_of_a_write() -> None:
     """N4, S13: a follower's log may lack it, and that of a stopped replica is another one."""
-    with pytest.raises(AssertionError, match="tells of a write"):
+    with pytest.raises(AssertionError, match="the outcome of a write"):
         write_outcome_of(state_of(), guid(1), Fence())
     state = state_of(role=Role.LEADER)
     state.stop_serving("another history")
-    with pytest.raises(AssertionError, match="a stopped replica tells of a write"):
+    with pytest.raises(AssertionError, match="a stopped replica reports the outcome of a write"):
         write_outcome_of(state, guid(1), Fence())
 
 

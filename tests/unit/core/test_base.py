@@ -168,7 +168,7 @@ def test_s0_3_replica_whose_copied_table_is_ahead_of_its_log_votes_and_does_noth
 
 @pytest.mark.parametrize("why", ["mark", "own table", "rows"])
 def test_s0_3_replica_that_lacks_what_it_acknowledged_does_not_vote(why: str) -> None:
-    """Records that the mark tells of, or its own table; or rows acknowledged with them."""
+    """Records that the mark names, or its own table; or rows acknowledged with them."""
     ahead = History(Term(2), Seq(9))
     more: dict[str, Any] = {"found": FoundTable(ahead=ahead, is_copied=True)}
     if why == "mark":
@@ -289,7 +289,7 @@ def test_leader_that_contradicts_the_base_stops_the_node() -> None:
 def test_s6_6_leader_serves_nothing_below_its_base(
     from_seq: int, lineage: tuple[tuple[int, int], ...]
 ) -> None:
-    """S6.6: a follower that matches below the base is told where it begins, and gets no gap."""
+    """S6.6: a follower that matches below the base is informed where it begins, and gets no gap."""
     serve = served(leading(base=GUESSED if len(lineage) == 2 else BASE), from_seq, lineage)
     assert serve.first_seq == 8
     assert serve.from_seq < 8
@@ -394,7 +394,7 @@ def test_s4_5_retry_of_a_write_below_the_base_is_acknowledged_with_its_place() -
 
 
 def test_retry_of_a_condition_below_the_base_is_unknown() -> None:
-    """S4.5: whether it held is not told twice; it is not decided twice, either."""
+    """S4.5: whether it held is not answered twice; it is not decided twice, either."""
     bench = leading()
     effects = bench.publish(
         5, term=3, payload=LOG[2].payload, kind=RecordKind.CONDITIONAL, attempt=1

@@ -153,7 +153,7 @@ def test_batches_are_those_of_a_plain_count(kinds: str, data: st.DataObject) -> 
 
 
 def test_above_the_own_log_a_batch_needs_a_seq() -> None:
-    """S7.3: what is not told is not zero: every seq may end a batch."""
+    """S7.3: what is not reported is not zero: every seq may end a batch."""
     counts = counts_of("rm")
     counts.commit(Seq(2))
     assert counts.at_most(Seq(2), Seq(2)) == 1
@@ -188,7 +188,7 @@ def test_replica_counts_again_from_its_log_after_a_restart() -> None:
 
 
 def test_leader_tells_batches_with_every_position() -> None:
-    """In notices and in what proves its position, always of the seq that is told with it."""
+    """In notices and in what proves its position, always of the seq that is reported with it."""
     bench = Bench(make_replica(N1))
     bench.lead()
     bench.publish(1, kind=RecordKind.BATCH_MARK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raftstore.config import ReplicationSettings
 from raftstore.core.catch_up import SYNC_BATCHES_UNDURABLE_MAX
 from raftstore.core.chain import digest_of
-from raftstore.core.effects import Append, Halt, Truncate
+from raftstore.core.effects import Append, CommitAdvanced, Halt, Truncate
 from raftstore.core.events import RoleChanged
 from raftstore.core.history import LINEAGE_ENTRIES_MAX
 from raftstore.protocol.records import Record
@@ -21,7 +21,7 @@ from tests.core_world import CHANNEL, N1, N2, N3, Bench, make_replica, record, t
 
 
 def behind(*records: Record, term: int = 2, settings: ReplicationSettings | None = None) -> Bench:
-    """A follower of n2 with some records, just told of its leader."""
+    """A follower of n2 with some records, which has just learned of its leader."""
     bench = Bench(make_replica(N1, records=records, settings=settings))
     bench.follow(N2, term=term)
     return bench
@@ -251,6 +251,33 @@ def test_live_requests_wait_in_the_queue_while_catching_up() -> None:
     assert bench.replica.live_queue() == ((5, 5),)
 
 
+def test_nats_156_history_tells_what_is_committed() -> None:
+    """Nothing else may come for a while: what the batch brings is committed as far as it says."""
+    bench = behind(record(1))
+    answer = [record(2, term=2), record(3, term=2)]
+    bench.sync(*answer, request_id=1, from_seq=2, prev_term=1, term=2, last_seq=9, commit_seq=2)
+    assert bench.replica.commit_seq == 2
+    bench.persist()
+    told = bench.of(CommitAdvanced, bench.all_effects)[-1]
+    assert (told.commit_seq, told.apply_to) == (2, 2)
+
+
+def test_payload_and_request_that_came_before_the_first_question_are_not_asked_for_again() -> None:
+    """NATS-158: the request that shows the gap is in the queue, and its payload is held, when the
+    first MsgSyncRequest leaves: history up to it is all that is missing."""
+    bench = Bench(make_replica(N1, records=[record(1)]))
+    live = record(3, term=2)
+    bench.hold(live, term=2)
+    bench.follow(N2, term=2)
+    assert bench.replica.statistics().pending_payloads.messages == 1
+    bench.store_request(live, term=2, prev_term=2)
+    assert [request.request_id for request in bench.sent(MsgSyncRequest, bench.all_effects)] == [1]
+    assert bench.replica.live_queue() == ((3, 3),)
+    bench.sync(record(2, term=2), request_id=1, from_seq=2, prev_term=1, term=2)
+    assert [stored.base_seq for stored in bench.appended()] == [2, 3]
+    assert bench.replica.mode is FollowerMode.STEADY
+
+
 def test_overlap_with_the_live_queue_ends_catching_up() -> None:
     """NATS-142, NATS-165: duplicates of live entries are discarded, the rest is drained.
 
@@ -310,7 +337,10 @@ def test_store_request_that_does_not_fit_does_not_end_probing() -> None:
 
 
 def test_leader_change_in_the_middle_restarts_probing() -> None:
-    """S6.2: the tail fetched from the old leader may be divergent; nothing is continued."""
+    """S6.2: the tail fetched from the old leader may be divergent; nothing is continued.
+
+    Shows NATS-193, NATS-196.
+    """
     bench = behind(record(1))
     bench.store_request(record(9, term=2), term=2, prev_term=2)
     bench.sync(record(2, term=2), request_id=1, from_seq=2, prev_term=1, term=2, last_seq=9)
@@ -382,7 +412,7 @@ def test_live_record_that_is_held_already_is_verified_and_acknowledged() -> None
 
 def test_live_record_behind_a_gap_does_not_end_catching_up() -> None:
     """S6.3: given a live record that the log does not reach yet, the history is fetched on, and the
-    leader is not told of the gap once more.
+    leader is not notified of the gap once more.
     """
     bench = behind(record(1))
     bench.store_request(record(5), term=2, prev_term=1)

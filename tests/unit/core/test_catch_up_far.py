@@ -145,3 +145,16 @@ def test_replica_that_passed_over_a_record_is_not_steady_without_it() -> None:
     asked = bench.sent(MsgSyncRequest)[-1]
     assert isinstance(asked, MsgSyncRequest)
     assert asked.from_seq == FAR + 4
+
+
+def test_distance_is_known_before_the_first_answer_of_a_new_connection_or_leader() -> None:
+    """NATS-140: 0 rows left would read as caught up. What leaders reported as committed is in the
+    log of every later one; what is committed here needs no verifying anew."""
+    bench = Bench(make_replica(N1, records=[record(1)], settings=SETTINGS))
+    bench.follow(N2, term=1)
+    bench.sync(record(2), request_id=1, from_seq=2, prev_term=1, last_seq=12, commit_seq=10)
+    for leader, term in ((N2, 1), (N3, 2)):
+        bench.follow(leader, term=term)
+        view = bench.replica.catch_up()
+        assert view is not None
+        assert (bench.replica.commit_seq, view.rows_left) == (2, 8)

@@ -72,7 +72,7 @@ def test_where_the_leader_has_no_more_nothing_is_asked_ahead() -> None:
 
 
 def test_answer_that_ends_before_its_time_has_the_rest_asked_for_anew() -> None:
-    """NATS-160: given an answer that is shorter than was told, what was asked behind it is no
+    """NATS-160: given an answer that is shorter than was reported, what was asked behind it is no
     answer any more, and no leader is suspected of having lost anything.
     """
     bench = behind()
@@ -101,7 +101,7 @@ def test_answer_that_comes_before_the_one_in_front_of_it_waits_for_it() -> None:
 
 
 def test_answer_that_waits_is_dropped_with_what_it_follows() -> None:
-    """Given a first answer that is shorter than was told, the one behind it fits no more."""
+    """Given a first answer that is shorter than was reported, the one behind it fits no more."""
     bench = behind()
     answer(bench, 1, 2, 3, next_seq=6)
     answer(bench, 3, 6, 7, next_seq=9)

@@ -1,4 +1,4 @@
-"""Pairs (t, seq) that a replica keeps, and what it tells from those that are left (S7.3)."""
+"""Pairs (t, seq) that a replica keeps, and what it proves by those that are left (S7.3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def learnt(*pairs: tuple[int, int]) -> Freshness:
 
 
 def told(freshness: Freshness, seqs: range) -> list[int | None]:
-    """The moments told for states applied up to each of these."""
+    """The moments known for states applied up to each of these."""
     return [freshness.as_of(Seq(seq)) for seq in seqs]
 
 

@@ -16,7 +16,7 @@ OTHER = b"session2"
 
 
 def table(**bounds: int) -> DedupeTable:
-    """A table with small bounds unless told otherwise."""
+    """A table with small bounds by default."""
     return DedupeTable(**bounds)
 
 
@@ -95,7 +95,7 @@ def test_counters_may_arrive_out_of_order_within_the_window() -> None:
 
 
 def test_oldest_outcome_of_the_channel_raises_the_floor_of_its_session() -> None:
-    """S4.5: so many later writes were committed that nothing of the session can be told."""
+    """S4.5: so many later writes were committed that nothing of the session can be reported."""
     dedupe = table(outcomes_max=2)
     write(dedupe, record(1, payload=b"a"))
     write(dedupe, *(record(seq, counter=seq, session=OTHER) for seq in (2, 3)))

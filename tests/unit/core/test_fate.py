@@ -1,4 +1,4 @@
-"""The fate of a write: told only when it is certain, and true for ever after (N4, S5.6)."""
+"""The fate of a write: answered only when it is certain, and true for ever after (N4, S5.6)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_n4_committed_write_is_told_with_its_place() -> None:
 
 
 def test_n4_write_that_is_not_committed_yet_is_pending() -> None:
-    """S4.1: it may still commit, so nothing else may be told."""
+    """S4.1: it may still commit, so nothing else may be reported."""
     bench = leading()
     bench.publish(1)
     assert fate(bench, 1).fate is WriteOutcome.PENDING

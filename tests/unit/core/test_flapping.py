@@ -66,7 +66,7 @@ class Cycling:
         )
 
     def miss(self) -> None:
-        """The leader has two more records, and tells the second."""
+        """The leader has two more records, and sends the second."""
         self.last += 2
         self.bench.store_request(record(self.last), term=1, prev_term=1)
 

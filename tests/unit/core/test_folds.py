@@ -159,7 +159,7 @@ def test_s4_5_retry_below_the_base_is_recognised() -> None:
 
 
 def test_condition_of_a_write_below_the_base_is_not_known() -> None:
-    """A base tells where a write stands; what came of its condition was in the record's time."""
+    """A base says where a write stands; what came of its condition was in the record's time."""
     base = advance(EMPTY_BASE, [record(1, counter=1, kind=RecordKind.CONDITIONAL)])
     written = Folds(TRIO, base=base).dedupe.find(guid(1))
     assert written is not None
@@ -167,7 +167,7 @@ def test_condition_of_a_write_below_the_base_is_not_known() -> None:
 
 
 def test_lineage_of_a_base_forgets_the_oldest_terms() -> None:
-    """Below the oldest run that is kept no log holds anything, as far as anybody can tell."""
+    """Below the oldest run that is kept no log holds anything, as far as can be known."""
     records = [term_start(seq, seq) for seq in range(1, 6)]
     lineage = Folds(TRIO, base=advance(EMPTY_BASE, records, bounds=SMALL), bounds=SMALL).lineage
     assert [entry.term for entry in lineage.newest()] == [5, 4, 3]

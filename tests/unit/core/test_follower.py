@@ -252,7 +252,8 @@ def test_longer_log_than_the_leaders_is_kept_but_not_acknowledged() -> None:
 
 
 def test_ack_is_what_was_verified_never_the_end_of_the_log() -> None:
-    """S3.4: durable but unverified records are not acknowledged to a new leader (NATS-054)."""
+    """S3.4: durable but unverified records are not acknowledged to a new leader (NATS-054): a
+    follower that catches up counts for what is verified (NATS-132)."""
     log = [record(1), record(2), record(3)]
     bench = Bench(make_replica(N1, records=log))
     bench.follow(N2, term=2)

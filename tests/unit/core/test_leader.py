@@ -1,4 +1,4 @@
-"""Winning a term, counting what is durable, committing, and telling the followers (S2, S3)."""
+"""Winning a term, counting what is durable, committing, and notifying the followers (S2, S3)."""
 
 from __future__ import annotations
 
@@ -217,6 +217,18 @@ def test_sync_request_beyond_the_end_is_served_at_the_end() -> None:
     bench.receive(MsgSyncRequest(CHANNEL, Term(2), 5, Seq(90), (), 100), N2)
     (serve,) = bench.of(ServeSync)
     assert (serve.from_seq, serve.prev_term) == (5, 2)
+
+
+def test_nats_144_leader_keeps_nothing_for_a_follower_that_it_sent_history_to() -> None:
+    """NATS-163: one question, one answer; a follower that falls silent costs no timer and no
+    message."""
+    bench = leading()
+    before = bench.replica.next_deadline_ms()
+    bench.receive(MsgSyncRequest(CHANNEL, Term(2), 5, Seq(1), (), 100), N2)
+    assert len(bench.of(ServeSync)) == 1
+    assert bench.replica.next_deadline_ms() == before
+    bench.wait(60_000)
+    assert len(bench.of(ServeSync, bench.all_effects)) == 1
 
 
 def test_leader_tracks_who_is_catching_up() -> None:

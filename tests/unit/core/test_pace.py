@@ -19,8 +19,8 @@ def pace_of(*steps: tuple[int, int], windows: int = 3) -> Pace:
 
 
 def test_distance_that_grows_in_each_window_is_falling_behind() -> None:
-    """NATS-150: given a replica that stores four of five rows, its distances are told after as many
-    windows as are asked for, and not before.
+    """NATS-150: given a replica that stores four of five rows, its distances are reported after as
+    many windows as are asked for, and not before.
     """
     assert pace_of((80, 100), (80, 100)).falls_behind == ()
     assert pace_of((80, 100), (80, 100), (80, 100)).falls_behind == (1_020, 1_040, 1_060)

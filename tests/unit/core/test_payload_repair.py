@@ -68,7 +68,7 @@ def response(request: PayloadRequest, *payloads: FoundPayload) -> PayloadRespons
 
 
 def asking(bench: Bench, *missing: Record) -> PayloadRequest:
-    """The request for these records, whose metadata is told and whose wait is over."""
+    """The request for these records, whose metadata is reported and whose wait is over."""
     bench.store_request(*missing)
     (request,) = bench.sent(PayloadRequest, bench.wait(100))
     assert isinstance(request, PayloadRequest)
@@ -269,7 +269,8 @@ def published(bench: Bench, counter: int = 3, client: int = 7, **fields: Any) ->
 
 
 def test_write_that_no_store_request_names_is_offered_to_its_leader_once() -> None:
-    """NATS-064: the follower tells the leader what it holds, and neither steps down nor cuts."""
+    """NATS-064: the follower reports to the leader what it holds, and neither steps down nor
+    cuts."""
     bench = steady()
     message = published(bench)
     assert bench.wait(249) == []
@@ -306,7 +307,7 @@ def test_follower_that_catches_up_offers_nothing() -> None:
 
 
 def test_offers_are_bounded() -> None:
-    """At most 64 writes: a leader that tells nothing of more has another trouble."""
+    """At most 64 writes: a leader that says nothing of more has another trouble."""
     bench = steady()
     for counter in range(3, 3 + 2 * PAYLOADS_MAX):
         published(bench, counter)
@@ -430,7 +431,7 @@ def test_leader_offers_nothing_and_its_timer_goes_on() -> None:
 
 
 def test_gaps_are_what_is_missing_in_front_of_what_is_held() -> None:
-    """NATS-207: metadata without payload, and seqs of which nothing was told."""
+    """NATS-207: metadata without payload, and seqs of which nothing was reported."""
     bench = steady()
     assert bench.replica.gaps() == (2, ())
     for seq in (4, 8):

@@ -1,4 +1,4 @@
-"""Followers forget, keep and tell things when its connection or its disk has been away (S6)."""
+"""Followers forget, keep and report things when its connection or its disk has been away (S6)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_acknowledgement_is_repeated_over_a_new_connection() -> None:
 
 
 def test_overflow_of_the_live_queue_names_the_last_record_that_came() -> None:
-    """The leader is told how far the follower heard of records."""
+    """The leader is informed how far the follower heard of records."""
     bench = Bench(
         make_replica(
             N1,

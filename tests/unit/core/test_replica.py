@@ -191,7 +191,7 @@ def test_deposed_leader_becomes_a_follower_that_probes() -> None:
 
 
 def test_repeated_role_of_a_leader_changes_nothing() -> None:
-    """Being told again that it leads starts no second term."""
+    """A second notice that it leads starts no second term."""
     bench = Bench(make_replica(N1))
     bench.lead()
     assert bench.lead() == []
@@ -210,7 +210,7 @@ def test_candidate_waits_without_a_leader() -> None:
 
 
 def test_follower_serves_nothing_when_the_leaders_chain_hash_differs() -> None:
-    """S13: two histories at one committed seq: a quorum has to tell which one is wrong."""
+    """S13: two histories at one committed seq: a quorum has to show which one is wrong."""
     bench = Bench(make_replica(N1, records=LOG))
     bench.steady()
     notice = CommitNotice(CHANNEL, Term(1), Seq(3), Seq(3), Term(1), bytes(16))

@@ -321,7 +321,7 @@ def test_read_waits_until_its_seq_is_applied() -> None:
 
 
 def test_unconfirmed_read_is_refused_in_time() -> None:
-    """S7.1: without a quorum the reader is told so, and nothing is shown."""
+    """S7.1: without a quorum the reader gets that answer, and nothing is shown."""
     bench = ready_leader()
     bench.do(ReadRequested(1))
     effects = bench.wait(bench.replica._state.settings.read_index_timeout_ms)
@@ -360,6 +360,11 @@ def test_uncommitted_record_is_not_applied() -> None:
     bench.steady()
     bench.store_request(record(1), prev_term=0, inlined=True)
     assert not bench.of(CommitAdvanced, bench.persist())
+    # Nor what is durable behind the record that is committed now.
+    bench.store_request(record(2), prev_term=1, inlined=True)
+    assert not bench.of(CommitAdvanced, bench.persist())
+    effects = bench.store_request(record(3), prev_term=1, commit_seq=1, inlined=True)
+    assert [(c.commit_seq, c.apply_to) for c in bench.of(CommitAdvanced, effects)] == [(1, 1)]
 
 
 def test_committed_record_is_not_applied_before_it_is_durable_here() -> None:

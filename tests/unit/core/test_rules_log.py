@@ -125,7 +125,7 @@ def test_leader_appends_a_term_start_record_before_anything_else() -> None:
 
 
 def test_store_request_carries_the_term_of_the_record_before() -> None:
-    """S2.3: without it a follower could not tell whose seq - 1 it holds."""
+    """S2.3: without it a follower could not know whose seq - 1 it holds."""
     bench = Bench(make_replica(records=[record(1)]))
     bench.lead(2)
     assert {m.prev_term for m in bench.sent(StoreRequest)} == {1}

@@ -1,4 +1,5 @@
-"""Publishing at the leader: who is refused, who waits, and what each is told (S4, S5.6, S10)."""
+"""Publishing at the leader: who is refused, who waits, and what each is answered (S4, S5.6,
+S10)."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def only_answer(bench: Bench, effects: list[Any] | None = None) -> Any:
 def test_publish_gets_consecutive_seqs_and_is_acknowledged_when_committed(bench: Bench) -> None:
     """S4.4: OK comes with the commit, and says where the rows stand and on how many replicas.
 
-    Shows NATS-056.
+    Shows NATS-040, NATS-056.
     """
     assert bench.replies(bench.publish(1, rows=3)) == []
     assert bench.appended()[0].base_seq == 2
@@ -116,7 +117,7 @@ def test_duplicate_of_a_committed_write_is_answered_with_its_first_place(bench: 
 
 
 def test_duplicate_of_an_uncommitted_write_waits_for_its_commit(bench: Bench) -> None:
-    """S4.5: both the first and the retry are told with the commit, not before."""
+    """S4.5: both the first and the retry are answered with the commit, not before."""
     bench.publish(1, client=7)
     assert bench.replies(bench.publish(1, client=8, attempt=1)) == []
     assert bench.appended() == []
@@ -150,7 +151,8 @@ def test_retry_below_the_floor_is_expired_not_applied_again() -> None:
 
 
 def test_new_leader_recognises_a_retry_from_its_log_alone() -> None:
-    """S4.5: after failover the retry finds the record the old leader stored, and its commit."""
+    """S4.5: after failover the retry finds the record the old leader stored, and its commit: the
+    guid is stored with it (NATS-042)."""
     stored = record(1, counter=1, payload=b"value 1")
     bench = Bench(make_replica(N1, records=[stored]))
     bench.lead(term=2)

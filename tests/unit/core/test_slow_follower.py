@@ -82,8 +82,8 @@ def test_follower_whose_distance_grows_in_each_window_tells_its_leader_once() ->
 
 
 def test_follower_that_comes_nearer_says_nothing() -> None:
-    """Given two records in each window and one that is written, it is on its way; its pace is told
-    at the end of each window (NATS-140, NATS-149).
+    """Given two records in each window and one that is written, it is on its way; its pace is
+    reported at the end of each window (NATS-140, NATS-149).
     """
     throttled = Throttled(stored=2)
     for _ in range(2 * WINDOWS):
@@ -102,7 +102,7 @@ def test_follower_that_comes_nearer_says_nothing() -> None:
 
 @pytest.mark.parametrize("action", SLOW_ACTIONS)
 def test_its_own_node_hears_it_whatever_the_action_is(action: str) -> None:
-    """NATS-147: the leader is not told where that is not wanted."""
+    """NATS-147: the leader is not notified where that is not wanted."""
     throttled = Throttled(action)
     for _ in range(WINDOWS):
         throttled.window()
@@ -123,7 +123,7 @@ def test_follower_that_is_given_nothing_is_not_slow() -> None:
 
 
 def test_new_leader_is_told_anew() -> None:
-    """S6.2: what was measured under one leader says nothing to the next one; it is told in its
+    """S6.2: what was measured under one leader says nothing to the next one; it is reported in its
     turn.
     """
     throttled = Throttled()

@@ -17,7 +17,17 @@ from raftstore.protocol.election import (
     VoteReply,
 )
 from raftstore.protocol.replication import StaleTerm
-from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term
+from raftstore.types import (
+    FOUNDING_NUMBER,
+    ChannelConfig,
+    ChannelId,
+    History,
+    NodeId,
+    ReplicaNumber,
+    Role,
+    Seq,
+    Term,
+)
 
 CHANNEL = ChannelId(bytes(range(18)))
 SETTINGS = ElectionSettings()
@@ -42,10 +52,8 @@ def pre_vote(proposed: int, end: History, *, term: int | None = None) -> PreVote
     return PreVote(channel=CHANNEL, term=Term(own), proposed_term=Term(proposed), history=end)
 
 
-def pre_granted(proposed: int, *, term: int = 0) -> PreVoteReply:
-    return PreVoteReply(
-        channel=CHANNEL, term=Term(term), proposed_term=Term(proposed), granted=True
-    )
+def pre_granted(proposed: int, *, term: int = 0, replica: int = 0) -> PreVoteReply:
+    return PreVoteReply(CHANNEL, Term(term), Term(proposed), True, ReplicaNumber(replica))
 
 
 def pre_refused(proposed: int, *, term: int) -> PreVoteReply:
@@ -58,8 +66,8 @@ def vote_request(term: int, end: History, *, transfer: bool = False) -> RequestV
     return RequestVote(channel=CHANNEL, term=Term(term), history=end, transfer=transfer)
 
 
-def granted(term: int) -> VoteReply:
-    return VoteReply(channel=CHANNEL, term=Term(term), vote_term=Term(term), granted=True)
+def granted(term: int, *, replica: int = 0) -> VoteReply:
+    return VoteReply(CHANNEL, Term(term), Term(term), True, ReplicaNumber(replica))
 
 
 def refused(vote_term: int, *, term: int) -> VoteReply:
@@ -90,7 +98,10 @@ class RecordingHost:
     end: History = DEFAULT_END
     voter_sets: tuple[tuple[NodeId, ...], ...] = ((A, B, C),)
     learners: tuple[NodeId, ...] = ()
-    committed: bool = True
+    number: ReplicaNumber = FOUNDING_NUMBER
+    numbers: dict[NodeId, ReplicaNumber] = field(default_factory=dict)
+    before: ChannelConfig | None = None
+    """The configuration before the newest, which is not known to be committed then."""
     healthy: bool = True
     votes_only: bool = False
     """It recovers, though its log is whole."""
@@ -103,12 +114,12 @@ class RecordingHost:
         return self.end
 
     def config(self) -> ChannelConfig:
-        return ChannelConfig(voter_sets=self.voter_sets, learners=self.learners)
+        return ChannelConfig(self.voter_sets, self.learners, self.numbers)
 
-    def config_committed(self) -> bool:
-        return self.committed
+    def config_before(self) -> ChannelConfig:
+        return self.before or self.config()
 
-    def may_vote(self) -> bool:
+    def may_vote(self, candidate: History) -> bool:
         return self.healthy or self.votes_only
 
     def may_stand(self) -> bool:

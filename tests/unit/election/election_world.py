@@ -20,7 +20,16 @@ from dataclasses import dataclass
 
 from raftstore.election.pysyncobj_elector import PySyncObjElector
 from raftstore.protocol.election import ElectionMessage, LeaderAnnounce, RequestVote, VoteReply
-from raftstore.types import EMPTY_HISTORY, ChannelConfig, History, NodeId, Role, Seq, Term
+from raftstore.types import (
+    EMPTY_HISTORY,
+    FOUNDING_NUMBER,
+    ChannelConfig,
+    History,
+    NodeId,
+    Role,
+    Seq,
+    Term,
+)
 from tests.unit.election.election_hosts import CHANNEL, SETTINGS, node, stale
 
 
@@ -57,6 +66,7 @@ class Replica:
 
     def __init__(self, world: World, me: NodeId) -> None:
         self.world, self.me, self.alive = world, me, True
+        self.number = FOUNDING_NUMBER
         self.disk = world.disks[me]
         self.end = self.disk.end
         self.operations: list[tuple[str, object]] = []
@@ -80,10 +90,10 @@ class Replica:
     def config(self) -> ChannelConfig:
         return self.world.config
 
-    def config_committed(self) -> bool:
-        return True
+    def config_before(self) -> ChannelConfig:
+        return self.world.config
 
-    def may_vote(self) -> bool:
+    def may_vote(self, candidate: History) -> bool:
         return True
 
     def may_stand(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.election.voting_elector import RESEND_GROWTH_MAX, VotingElector
+from raftstore.election.voting_elector import LEARNER_BACKOFFS, RESEND_GROWTH_MAX, VotingElector
 from raftstore.protocol.codec import decode, encode
 from raftstore.protocol.election import PreVote, PreVoteReply, RequestVote, StepDownNotice
 from raftstore.types import TERM_MAX, Role, Term
@@ -31,11 +31,11 @@ from tests.unit.election.election_hosts import (
     vote_request,
 )
 
-# --- terms that cannot be told, S12 -----------------------------------------------------------
+# --- terms that cannot be reported, S12 -----------------------------------------------------------
 
 
 def test_nobody_stands_for_a_term_that_no_message_has_room_for():
-    """S12: the highest term can be told and stored; an election would lead above it."""
+    """S12: the highest term can be sent and stored; an election would lead above it."""
     host = RecordingHost(backoff=100)
     elect = elector(host)
     elect.on_message(B, stale(TERM_MAX - 1), 0)
@@ -323,14 +323,16 @@ def test_step_down_of_a_follower_does_nothing():
 
 @pytest.mark.parametrize(("me", "rank"), [(A, 0), (C, 1), (D, 2)])
 def test_step_down_notice_arms_the_voters_one_rank_apart(me, rank):
-    """NATS-211: no timeout is waited for, and the voters do not all stand at once."""
+    """NATS-211: no timeout is waited for, and the voters do not all stand at once; a learner comes
+    after all of them (M18)."""
     host = RecordingHost(me=me, learners=(D,), heard={B: 100})
     elect = elector(host)
     elect.on_leader(B, Term(4), 100)
     host.take()
     elect.on_message(B, step_down_notice(4), 100)
     assert (elect.leader, elect.term, host.take()) == (None, 4, [])
-    assert elect.next_deadline_ms() == 100 + rank * SETTINGS.rank_step_ms
+    later_ms = LEARNER_BACKOFFS * SETTINGS.backoff_max_ms if me == D else 0
+    assert elect.next_deadline_ms() == 100 + rank * SETTINGS.rank_step_ms + later_ms
 
 
 def test_step_down_notice_overrides_a_backoff():

@@ -82,7 +82,7 @@ def test_votes_of_a_term_that_is_over_are_not_asked_for_again() -> None:
 
 
 def test_only_a_leader_says_that_it_leads() -> None:
-    """S1.5: the replicas that hear it follow it."""
+    """S1.5: the replicas that receive it follow it."""
     with pytest.raises(AssertionError, match="announces that it leads"):
         elector(RecordingHost())._announce(B)
 
@@ -93,7 +93,7 @@ def test_only_a_vote_that_was_given_is_told() -> None:
     elect._reply_vote(B, Term(3), granted=True)
     elect._reply_vote(A, Term(3), granted=False)
     for candidate, term in ((A, 3), (B, 2)):
-        with pytest.raises(AssertionError, match=f"is told of a vote in {term}, which in 3 is b@"):
+        with pytest.raises(AssertionError, match=f"sent a vote in {term}, which in 3 is b@"):
             elect._reply_vote(candidate, Term(term), granted=True)
 
 
@@ -162,8 +162,29 @@ def test_a_term_is_given_up_once_and_by_its_leader() -> None:
 
 
 def test_nobody_else_leads_than_the_named_leader() -> None:
-    """S1.5: two that were told different names would be two leaders."""
+    """S1.5: two that were given different names would be two leaders."""
     fixed = FixedElector(RecordingHost(me=B), CHANNEL, Term(3), leader=A)
     fixed._deadline_ms = 0
     with pytest.raises(AssertionError, match=r"b@.* is to lead instead of a@"):
         fixed.poll(0)
+
+
+def test_a_leader_is_the_node_that_leads() -> None:
+    """S1.5: the role and the name of the leader say the same."""
+    fixed = FixedElector(RecordingHost(), CHANNEL, Term(3), leader=A)
+    with pytest.raises(AssertionError, match=r"Role.LEADER of term 4 led by b@"):
+        fixed._move(Term(4), Role.LEADER, B)
+    host = RecordingHost()
+    elect = elector(host)
+    lead(elect, host)
+    with pytest.raises(AssertionError, match=r"Role.FOLLOWER of term 4 led by a@"):
+        elect._state._set_role(Role.FOLLOWER, A)
+
+
+def test_a_term_never_falls() -> None:
+    """S1.4: whatever the machine did with it."""
+    host = RecordingHost()
+    elect = elector(host)
+    lead(elect, host)
+    with pytest.raises(AssertionError, match="the term fell from 5 to 4"):
+        elect._state._mirror(Term(5))

@@ -92,7 +92,7 @@ def test_others_follow_the_named_leader_and_never_stand():
 
 
 def test_stale_announcement_is_answered_with_the_term():
-    """S1.4: a past term is refused and told."""
+    """S1.4: a past term is refused, and the answer says so."""
     host = RecordingHost(me=B)
     elect = fixed(host, term=9)
     elect.on_message(A, announce(4), 0)

@@ -223,7 +223,7 @@ def test_requests_go_out_in_the_order_of_the_configuration():
 
 
 def test_role_changes_are_told_after_the_term_is_stored():
-    """pysyncobj tells CANDIDATE before it raised and stored the term."""
+    """pysyncobj reports CANDIDATE before it raised and stored the term."""
     host = RecordingHost()
     elect = elector(host)
     elect.suspect(0, 0)

@@ -165,7 +165,7 @@ def test_new_term_does_not_postpone_a_candidacy() -> None:
 
 
 def test_question_about_a_leader_that_is_alive_arms_nothing() -> None:
-    """Only the asker does not hear it."""
+    """Only the asker does not receive it."""
     host = RecordingHost(heard={B: 0})
     elect = elector(host)
     elect.on_leader(B, Term(4), 0)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from raftstore.election.voting_elector import LEARNER_BACKOFFS
 from raftstore.errors import ElectionError
 from raftstore.protocol.election import PreVote
-from raftstore.types import Role, Term
+from raftstore.types import EMPTY_HISTORY, ChannelConfig, ReplicaNumber, Role, Term
 from tests.unit.election.election_hosts import (
+    DEFAULT_END,
     SETTINGS,
     A,
     B,
     C,
+    D,
     RecordingHost,
     announce,
     elector,
@@ -139,7 +142,7 @@ def test_leader_of_a_higher_term_is_followed():
 
 
 def test_candidate_follows_the_winner_of_its_term():
-    """A candidate that lost hears so from the leader and stops asking."""
+    """A candidate that lost learns so from the leader and stops asking."""
     host = RecordingHost(heard={B: 50})
     elect = elector(host)
     stand(elect, host)
@@ -158,7 +161,7 @@ def test_rival_of_a_known_leader_gets_no_vote_in_that_term():
 
 
 def test_leader_answers_a_lost_replica_with_an_announcement():
-    """S1.8: a replica that asks for votes under a leader did not hear of it."""
+    """S1.8: a replica that asks for votes under a leader did not learn of it."""
     host = RecordingHost()
     elect = elector(host)
     lead(elect, host)
@@ -289,7 +292,7 @@ def test_catching_up_is_no_reason_to_refuse_or_not_to_stand():
 
 def test_removed_member_stands_until_its_removal_is_committed():
     """Raft 4.2.2: it may hold the longest history; it asks the others and does not count itself."""
-    host = RecordingHost(voter_sets=((B, C),), committed=False)
+    host = RecordingHost(voter_sets=((B, C),), before=ChannelConfig(((A, B, C),)))
     elect = elector(host)
     elect.suspect(0, 0)
     elect.poll(0)
@@ -302,13 +305,81 @@ def test_removed_member_stands_until_its_removal_is_committed():
     assert elect.role is Role.LEADER
 
 
-def test_removed_member_does_not_stand_once_its_removal_is_committed():
-    """S8: nor does a learner."""
-    host = RecordingHost(voter_sets=((B, C),), learners=(A,))
+@pytest.mark.parametrize(
+    "host",
+    [
+        RecordingHost(voter_sets=((B, C),)),
+        RecordingHost(voter_sets=((B, C),), before=ChannelConfig(((B, C, D),), (A,))),
+        RecordingHost(voter_sets=((B, C),), learners=(A,), end=EMPTY_HISTORY),
+        RecordingHost(voter_sets=((A, B, C),), numbers={A: ReplicaNumber(7)}),
+        RecordingHost(voter_sets=((A, B, C),), number=ReplicaNumber(7)),
+        RecordingHost(voter_sets=((B, C),), learners=(A,), number=ReplicaNumber(7)),
+    ],
+    ids=["removed", "never-voter", "empty-learner", "earlier-life", "later-life", "later-learner"],
+)
+def test_only_who_may_hold_the_longest_history_stands(host: RecordingHost):
+    """M18, M4: not one whose removal is committed, or that was no voter before; not a learner or a
+    stranger without records; and no other life of a member's replica than the one it names."""
     elect = elector(host)
     elect.suspect(0, 0)
     for now in range(0, 3_000, 50):
         elect.poll(now)
+    assert host.take() == []
+
+
+def test_learner_with_records_stands_after_all_voters():
+    """M18: it may hold the only copy of the newest term, and a voter counts it as one; it does not
+    count itself."""
+    host = RecordingHost(voter_sets=((B, C),), learners=(A,))
+    elect = elector(host)
+    elect.suspect(0, 0)
+    late_ms = LEARNER_BACKOFFS * SETTINGS.backoff_max_ms
+    elect.poll(late_ms - 1)
+    assert host.take() == []
+    elect.poll(late_ms)
+    assert [to for to, _ in host.sent()] == [B, C]
+    elect.on_message(B, pre_granted(4), late_ms)
+    assert elect.role is Role.FOLLOWER
+    elect.on_message(C, pre_granted(4), late_ms)
+    assert elect.role is Role.CANDIDATE
+
+
+def test_votes_count_by_the_number_of_the_replica():
+    """M4: what an earlier or a later life of a voter's replica grants is not counted."""
+    host = RecordingHost(numbers={B: ReplicaNumber(7)})
+    elect = elector(host)
+    elect.suspect(0, 0)
+    elect.poll(0)
+    elect.on_message(B, pre_granted(4), 0)
+    elect.on_message(C, pre_granted(4, replica=7), 0)
+    assert elect.role is Role.FOLLOWER
+    elect.on_message(B, pre_granted(4, replica=7), 0)
+    assert elect.role is Role.CANDIDATE
+    elect.on_message(B, granted(4), 0)
+    elect.on_message(C, granted(4, replica=7), 0)
+    assert elect.role is Role.CANDIDATE
+    elect.on_message(C, granted(4), 0)
+    assert elect.role is Role.LEADER
+
+
+def test_voter_names_its_replica():
+    """M4: the candidate counts by what the reply says."""
+    host = RecordingHost(number=ReplicaNumber(7), numbers={A: ReplicaNumber(7)})
+    elect = elector(host)
+    elect.on_message(B, pre_vote(4, DEFAULT_END), 0)
+    elect.on_message(B, vote_request(4, DEFAULT_END), 0)
+    assert [message.replica for _, message in host.sent()] == [7, 7]
+
+
+def test_one_replica_of_a_second_life_never_elects_itself():
+    """M4: a table with one replica, {a} -> {b}, and a comes back with an empty log: its newest
+    configuration is the creation's, which names it as it was."""
+    host = RecordingHost(voter_sets=((A,),), number=ReplicaNumber(7), end=EMPTY_HISTORY)
+    elect = elector(host)
+    elect.suspect(0, 0)
+    for now in range(0, 3_000, 50):
+        elect.poll(now)
+    assert elect.role is Role.FOLLOWER
     assert host.take() == []
 
 

@@ -89,7 +89,7 @@ class BatchWorld:
         )
 
     def begin(self, batch_id: int, uuid: bytes = b"a" * 16, writer: str = "orders") -> BatchAnswer:
-        """Open an attempt, or hear why it is not needed."""
+        """Open an attempt, or learn why it is not needed."""
         [answer] = self.tell(self.begin_request(batch_id, uuid, writer))
         assert isinstance(answer, BatchAnswer), answer
         return answer

@@ -44,6 +44,7 @@ class Bench:
         self.outcomes: list[Callable[[PubAck | PubReject, int], None]] = []
         self.leaders: dict[ChannelId, tuple[NodeId | None, Term]] = {}
         self.format_refusal: Refusal | None = None
+        self.space_refusal: Refusal | None = None
         self.applied_ms: list[int] = []
         self.asked: list[ChannelId] = []
         self.catalog = Catalog(4)
@@ -57,7 +58,13 @@ class Bench:
         )
         me: Any = self
         self.commands = TableCommands(
-            ME, me, me, me, standby_reads=standby_reads, channels_max=channels_max
+            ME,
+            me,
+            me,
+            me,
+            standby_reads=standby_reads,
+            channels_max=channels_max,
+            no_space=lambda: self.space_refusal,
         )
 
     def add(self, request: CreateTable, name: str, uuid: bytes, partitions: int) -> TableEntry:

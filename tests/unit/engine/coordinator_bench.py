@@ -70,7 +70,7 @@ class World:
         self.now_ms = 0
 
     def ask(self, request: Any, client: int = 9) -> list[Any]:
-        """A client's request; what is told since the last call."""
+        """A client's request; the answers since the last call."""
         self.coordinator.on_request(client, request, self.now_ms)
         return self.told()
 
@@ -89,7 +89,7 @@ class World:
         return [decode_step(payload) for payload, _ in self.host.open]
 
     def apply(self) -> list[Any]:
-        """Everything proposed is committed and applied; what clients hear."""
+        """Everything proposed is committed and applied; the answers to clients."""
         answers = []
         for payload, done in self.host.open:
             self.seq += 1
@@ -101,14 +101,14 @@ class World:
         return self.told()
 
     def refuse(self, code: str) -> list[Any]:
-        """Everything proposed is refused; what clients hear."""
+        """Everything proposed is refused; the answers to clients."""
         for _, done in self.host.open:
             done(PubReject(CHANNEL, Term(3), GUID, code, "later"), 0)
         self.host.open = []
         return self.told()
 
     def say_applied(self, partition: int, applied: int, **fields: Any) -> list[Any]:
-        """A channel tells how far it is; what clients hear."""
+        """A channel says how far it is; the answers to clients."""
         reply = {"n": applied, "reason": APPLIED} | fields
         message = ApplyBatchReply(
             CHANNEL, Term(3), channel_id(TABLE, partition), applied=applied, **reply
@@ -117,7 +117,7 @@ class World:
         return self.told()
 
     def pass_time(self, until_ms: int) -> list[Any]:
-        """Fire the timer whenever it is due; what clients hear."""
+        """Fire the timer whenever it is due; the answers to clients."""
         for _ in range(1_000):
             coordinator = self.coordinator
             due = min(coordinator.deadlines.next_ms, coordinator.waiting.deadlines.next_ms)
@@ -141,7 +141,7 @@ def begin(
 def commit(
     request_id: int = 5, attempt: int = 1, *, manifest: Manifest | None = None, wait: int = 900
 ) -> CommitBatch:
-    """The driver commits batch 1, without rows unless told otherwise."""
+    """The driver commits batch 1, without rows by default."""
     content = manifest or manifest_of(())
     return CommitBatch(request_id, CHANNEL, "w", 1, attempt, content, b"d", wait)
 

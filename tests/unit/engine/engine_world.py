@@ -66,7 +66,7 @@ def publish(
     kind: RecordKind = RecordKind.ROWS,
     rows: int = 1,
 ) -> PubMsg:
-    """A write, of one row unless told otherwise, addressed to the leader alone, which relays it."""
+    """A write, of one row by default, addressed to the leader alone, which relays it."""
     runner = leader.runner.channels[channel]
     return PubMsg(
         channel=channel,

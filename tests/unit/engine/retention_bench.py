@@ -10,6 +10,7 @@ from raftstore.config import RetentionSettings
 from raftstore.engine.reads.change_readers import ChangeReaders
 from raftstore.engine.retention.floors import RetentionParts
 from raftstore.engine.retention.retention import Retention
+from raftstore.errors import Refusal, StoreTooOldError
 from raftstore.policy.levels import SNAPSHOT_LEVEL
 from raftstore.ports.log import EMPTY_BASE, Base, DroppedRecords
 from raftstore.ports.tables import Barrier, MergeStep
@@ -132,6 +133,9 @@ class Bench:
         self.now_ms = 1_000
         self.wall_ms = 1_000_000
         self.is_space_low = False
+        self.room: int | None = None
+        """Bytes that may be written to free space; None: any number."""
+        self.claimed: list[int] = []
         self.applied: dict[ChannelId, int] = {}
         self.barriers: list[tuple[ChannelId, Callable[[Barrier, int], None]]] = []
         self.asked: list[tuple[ChannelId, tuple[bool, ...], Callable[[MergeStep, int], None]]] = []
@@ -164,7 +168,13 @@ class Bench:
             settings=self.settings,
             segment_bytes=SEGMENT_BYTES,
             tell=self._tell,
+            proposals=me,
+            # Outcomes are trimmed in a bench of their own.
+            refusal_of=lambda kind: Refusal(StoreTooOldError, f"no node reads {kind}"),
+            outbox=me,
+            told_level=lambda level: (B, C),
             is_space_low=lambda: self.is_space_low,
+            claim=self._claim,
         )
         self.retention = Retention(self.parts)
 
@@ -189,12 +199,12 @@ class Bench:
             ),
             progress=progress,
         )
-        runner.trim = lambda base, now_ms: self._trim(runner, base)
+        runner.inform = lambda event, now_ms: self._trim(runner, event.base)
         self.channels[channel] = runner
         return runner
 
     def tables(self) -> SimpleNamespace:
-        """Of ports.TableStore; everything is applied unless told otherwise."""
+        """Of ports.TableStore; everything is applied by default."""
         return SimpleNamespace(
             applied_seq=lambda channel: Seq(
                 self.applied.get(channel, self.channels[channel].core.last_seq)
@@ -216,6 +226,10 @@ class Bench:
 
     def _tell(self, name: str, **fields: object) -> None:
         self.events.append((name, fields))
+
+    def _claim(self, more_bytes: int) -> bool:
+        self.claimed.append(more_bytes)
+        return self.room is None or more_bytes <= self.room
 
     def _trim(self, runner: Any, base: Base) -> None:
         self.trims.append((runner.name, base.seq))

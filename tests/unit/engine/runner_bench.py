@@ -8,6 +8,7 @@ from typing import Any
 from raftstore.config import (
     CatchUpSettings,
     ElectionSettings,
+    MembershipSettings,
     ReadSettings,
     ReplicationSettings,
 )
@@ -25,6 +26,7 @@ from raftstore.testing.sim_tables import SimTables
 from raftstore.types import (
     EMPTY_HISTORY,
     ChannelConfig,
+    History,
     NodeId,
     Role,
     Seq,
@@ -39,7 +41,7 @@ NOW = 1_000
 
 
 class Elector:
-    """Takes what it is told, and says what the test wants."""
+    """Takes what it is called with, and says what the test wants."""
 
     def __init__(self) -> None:
         self.term, self.role = TERM, Role.FOLLOWER
@@ -83,7 +85,6 @@ class Core:
 
     def __init__(self) -> None:
         self.stepped: list[tuple[Any, int]] = []
-        self.is_committed = True
         self.is_trusting = True
         self.role, self.term, self.commit_seq = Role.FOLLOWER, TERM, Seq(3)
         self.due_ms: int | None = None
@@ -95,13 +96,25 @@ class Core:
         self.stepped.append((event, now_ms))
         return []
 
+    members = (ME, PEER, THIRD)
+    is_removed = False
+
+    def may_stand(self) -> bool:
+        """It is healthy."""
+        return True
+
+    def may_vote(self, candidate: History) -> bool:
+        """It is healthy."""
+        del candidate
+        return True
+
     def config(self) -> ChannelConfig:
         """Three voters."""
         return ChannelConfig(((ME, PEER, THIRD),))
 
-    def config_committed(self) -> bool:
-        """Whether that is certain."""
-        return self.is_committed
+    def config_before(self) -> ChannelConfig:
+        """Nothing changes."""
+        return self.config()
 
     def next_deadline_ms(self) -> int | None:
         """When to be stepped."""
@@ -132,6 +145,7 @@ class Bench:
         settings = SimpleNamespace(
             replication=ReplicationSettings(),
             catchup=CatchUpSettings(),
+            membership=MembershipSettings(),
             read=ReadSettings(),
             election=ElectionSettings(backoff_min_ms=20, backoff_max_ms=90),
         )
@@ -147,7 +161,8 @@ class Bench:
             elector_factory=lambda *_: self.elector,
             outbox=me,
             guard=SimpleNamespace(
-                write_refusal=self._write_refusal, takes_records=lambda: self.refusal is None
+                write_refusal=self._write_refusal,
+                takes_records=lambda is_catalog: self.refusal is None,
             ),
             active=self.active,
             catch_ups=SimpleNamespace(note=lambda *of: None),

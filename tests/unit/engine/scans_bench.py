@@ -79,6 +79,7 @@ class Bench:
                 SimpleNamespace(
                     channel=channel_id(b"t" * 16, number),
                     name=f"t/{number}",
+                    is_reopened=False,
                     elector=SimpleNamespace(leader=LEADER),
                 ),
             )
@@ -143,7 +144,7 @@ class Bench:
         return Scan(self._number(), channel, start, stop, limit, "any", None, Seq(0), 500, **more)
 
     def count(self, runner: ChannelRunner | None = None, **more: Any) -> Count:
-        """All rows, unless told otherwise."""
+        """All rows, by default."""
         channel = (runner or self.first).channel
         start, stop = more.pop("start", b""), more.pop("stop", b"")
         return Count(self._number(), channel, start, stop, "any", None, Seq(0), 500, **more)
@@ -160,7 +161,7 @@ class Bench:
         return request
 
     def read(self, number: int = 0) -> None:
-        """The other thread does one thing, and the node hears of it."""
+        """The other thread does one thing, and the node learns of it."""
         done = self.queue.pop(number)()
         done(self.now_ms)
 

@@ -25,7 +25,7 @@ def served(channel: ChannelId) -> Served:
 
 
 class Bench:
-    """Every part that hears of an answer notes it; one of two channels is still here."""
+    """Every part that learns of an answer notes it; one of two channels is still here."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []

@@ -62,6 +62,7 @@ class Bench:
             channels=self.channels,
             reader=reader,
             batches=self._part("batches"),
+            healing=SimpleNamespace(checks=self._part("checks")),
             controller=SimpleNamespace(commands=self._part("commands")),
             meters=self.meters,
             settings=SimpleNamespace(
@@ -75,10 +76,15 @@ class Bench:
             answers,
             self._part("writes"),
             self._part("hashes"),
-            self._part("requests"),
+            self._requests(),
             lambda *of: self.ended.append(of),
             lambda name, **fields: self.calls.append((name, fields)),
         )
+
+    def _requests(self) -> Any:
+        requests = self._part("requests")
+        requests.checkpoints = self._part("checkpoints")
+        return requests
 
     def _part(self, name: str) -> Any:
         def noted(what: str) -> Any:
@@ -213,16 +219,18 @@ def test_attempt_of_a_writer_lives_at_most_a_week() -> None:
 
 
 def test_client_that_is_gone_is_forgotten_everywhere() -> None:
-    """Reads, batches, hashes, commands and writes; its reads are timed no longer."""
+    """All parts that hold anything for clients; its reads are timed no longer."""
     bench = Bench()
     bench.take(get())
     bench.inbox.on_gone(CLIENT)
-    parts = ("reader", "batches", "hashes", "commands", "writes")
+    parts = ("reader", "batches", "hashes", "checks", "checkpoints", "commands", "writes")
     assert bench.calls == [(f"{part}.on_client_gone", CLIENT) for part in parts]
     assert (bench.meters._reads, bench.meters._reads_timed) == ({}, 0)
 
 
-@pytest.mark.parametrize("part", ["reader", "batches", "hashes", "commands", "writes"])
+@pytest.mark.parametrize(
+    "part", ["reader", "batches", "hashes", "checks", "checkpoints", "commands", "writes"]
+)
 def test_anything_under_way_is_held_for_the_client(part: str) -> None:
     """One part is enough."""
     bench = Bench()
@@ -244,7 +252,7 @@ def test_value_that_nobody_judged_ends_its_client_and_not_the_node() -> None:
     assert fields["reason"] == "OverflowError('int too big')"
     assert fields["at"].startswith("test_client_inbox_alone.py:")
     assert gone[0] == ("reader.on_client_gone", CLIENT)
-    assert len(gone) == 5
+    assert len(gone) == 7
 
 
 def test_value_that_fails_halfway_stops_the_node() -> None:

@@ -270,7 +270,7 @@ def test_copies_of_one_client_are_bounded_over_all_channels_and_leave_room(
 def test_writes_without_an_outcome_are_bounded_by_client(
     world: tuple[SimCluster, SimNode, ChannelId],
 ) -> None:
-    """Beyond its share a client is told that the write is not applied; others go on."""
+    """Beyond its share a client is informed that the write is not applied; others go on."""
     cluster, leader, channel = world
     bound_payloads(leader, 1_000_000)
     cut(cluster, leader)

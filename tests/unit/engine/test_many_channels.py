@@ -89,7 +89,7 @@ def test_catalog_reads_only_the_rows_that_changed() -> None:
 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_new_table_is_led_by_its_preferred_replicas(seed: int) -> None:
-    """The first replica of each placement leads, whichever node hears of the table first."""
+    """The first replica of each placement leads, whichever node learns of the table first."""
     cluster = SimCluster(SimOptions(seed=seed, partitions=1, evict_percent=0))
     cluster.start()
     run(cluster, 8_000)
@@ -166,8 +166,8 @@ def test_contact_is_asked_for_the_channels_that_are_led_and_no_others() -> None:
         runners = [node.runner for node in cluster.nodes.values() if node.runner is not None]
         for runner in runners:
             leading = {c for c, r in runner.channels.items() if r.elector.role is Role.LEADER}
-            assert set(runner.watch._led) == leading
-        return [set(runner.watch._led) for runner in runners]
+            assert set(runner.watch._contact._led) == leading
+        return [set(runner.watch._contact._led) for runner in runners]
 
     assert channel in set().union(*looked_at())
     victim = cluster.leaders()[channel]

@@ -54,7 +54,8 @@ class Bench:
         self.clock: Any = SimpleNamespace(now_ms=1_000)
         self.channels = {channel: self._channel(channel) for channel in (FIRST, SECOND)}
         self.watch = self._part("watch", due_ms=NOW, on_message=self._is_of_the_watch)
-        self.is_of_the_watch = True
+        self.is_of_the_watch = self.is_of_retention = self.is_of_leaders = True
+        self.is_of_reports = True
         parts: Any = self.node
         parts.clock, parts.channels, parts.watch = self.clock, self.channels, self.watch
         parts._settings = SimpleNamespace(read=SimpleNamespace(stall_guard_ms=500))
@@ -75,6 +76,22 @@ class Bench:
             "repairs", "retention", "expirer", "snapshots", "healing", "views",
         ):  # fmt: skip
             setattr(parts, name, self._part(name))
+        parts.retention = self._part("retention", on_message=self._is_of_retention)
+        parts.leaders = self._part("leaders", on_message=self._is_of_leaders)
+        reports = self._part("config_reports", on_message=self._is_of_reports)
+        parts.controller = self._part("controller", config_reports=reports)
+
+    def _is_of_leaders(self, *of: Any) -> bool:
+        self.calls.append(("leaders.on_message", *of))
+        return self.is_of_leaders
+
+    def _is_of_reports(self, *of: Any) -> bool:
+        self.calls.append(("config_reports.on_message", *of))
+        return self.is_of_reports
+
+    def _is_of_retention(self, *of: Any) -> bool:
+        self.calls.append(("retention.on_message", *of))
+        return self.is_of_retention
 
     def _part(self, name: str, **known: Any) -> Any:
         return Part(self.calls, name, self.clock, **known)
@@ -112,8 +129,8 @@ def test_replication_goes_to_its_channel_and_creates_none(channel: ChannelId) ->
     """S0.8: given a message for a channel that is not here, nothing happens."""
     message = ReadIndexRequest(channel, Term(3), 1)
     calls = Bench().of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW))
-    touched = [("_active.touch", FIRST), ("first.on_replication", PEER, message, NOW)]
-    assert calls == (touched if channel == FIRST else [])
+    told = [("first.on_replication", PEER, message, NOW)]
+    assert calls == (told if channel == FIRST else [])
 
 
 def test_messages_of_a_bundle_reach_their_channels_in_order() -> None:
@@ -125,7 +142,7 @@ def test_messages_of_a_bundle_reach_their_channels_in_order() -> None:
         "second.on_replication",
         "first.on_replication",
     ]
-    assert calls[1][1:] == (PEER, each[0], NOW)
+    assert calls[0][1:] == (PEER, each[0], NOW)
 
 
 @pytest.mark.parametrize("channel", [FIRST, STRANGE])
@@ -168,30 +185,42 @@ def test_message_about_replica_snapshots_goes_to_them() -> None:
     assert calls == [("snapshots.on_message", PEER, message, NOW)]
 
 
-def test_other_messages_are_of_the_watch_or_else_of_the_repairs() -> None:
+def test_other_messages_are_offered_to_one_part_after_the_other() -> None:
     """The watch hears when the message arrived, and says whether it was for it (S12)."""
     bench, message = Bench(), LeadershipRequest()
     heard = ("watch.on_message", PEER, message, NOW - 5, NOW)
     assert bench.of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW)) == [heard]
     bench.is_of_the_watch = False
+    offered = ("retention.on_message", PEER, message)
+    assert bench.of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW)) == [
+        heard,
+        offered,
+    ]
+    bench.is_of_retention = False
+    moved = ("leaders.on_message", PEER, message, NOW)
+    calls = bench.of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW))
+    assert calls == [heard, offered, moved]
+    bench.is_of_leaders = False
+    reported = ("config_reports.on_message", message, NOW)
+    calls = bench.of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW))
+    assert calls == [heard, offered, moved, reported]
+    bench.is_of_reports = False
     repaired = ("repairs.on_message", PEER, message, NOW)
     calls = bench.of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW))
-    assert calls == [heard, repaired]
+    assert calls == [heard, offered, moved, reported, repaired]
 
 
 # --- other inputs ---------------------------------------------------------------------------------
 
 
-def test_node_that_starts_knows_its_peers_before_it_opens_channels() -> None:
-    """S1.9: the catalog opens channels, and their electors look at the peers."""
+def test_node_that_starts_opens_channels_before_other_parts_begin() -> None:
+    """S1.9: the catalog opens channels, and the others look at them."""
 
     def on_opened(done: int, total: int) -> None:
         """Take the progress."""
 
     calls = Bench().of(lambda node: node.start(NOW, on_opened))
     assert calls == [
-        ("watch.add_peer", PEER, NOW),
-        ("watch.add_peer", OTHER, NOW),
         ("controller.start", NOW, on_opened),
         ("retention.start", NOW),
         ("healing.start", NOW),
@@ -238,9 +267,9 @@ def test_durable_operation_releases_what_waited_before_channels_go_on() -> None:
 
 @pytest.mark.parametrize("channel", [FIRST, STRANGE])
 def test_applied_records_are_told_to_their_channel(channel: ChannelId) -> None:
-    """One that was closed while its records were being applied hears nothing."""
+    """One that was closed while its records were being applied gets nothing."""
     calls = Bench().of(lambda node: node.on_applied(channel, Seq(4), ("c",), NOW, ("a",)))
-    told = [("_active.touch", FIRST), ("first.on_applied", 4, ("c",), NOW, ("a",))]
+    told = [("first.on_applied", 4, ("c",), NOW, ("a",))]
     assert calls == (told if channel == FIRST else [])
 
 
@@ -271,7 +300,7 @@ def test_timer_runs_whatever_may_be_due(due_ms: int, is_due: bool) -> None:
     calls = bench.of(lambda node: node.on_timer(NOW))
     watch = [("watch.on_timer", NOW)] if is_due else []
     later = ["_idle", "reader", "controller", "hashes", "repairs", "space"]
-    later += ["retention", "expirer", "snapshots", "healing", "failovers", "batches"]
+    later += ["retention", "expirer", "leaders", "snapshots", "healing", "failovers", "batches"]
     others = [(f"{part}.on_timer", NOW) for part in later]
     assert calls == [("_schedule.on_timer", NOW), *watch, *others]
 

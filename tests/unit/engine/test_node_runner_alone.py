@@ -34,6 +34,7 @@ class Bench:
         parts.watch = SimpleNamespace(due_ms=8_000, reports=reports)
         parts.views = SimpleNamespace(kept=SimpleNamespace(all_moved=self._noted("views")))
         parts.channels = {CHANNEL: SimpleNamespace(on_stalled=self._noted("channel"))}
+        parts.leaders = SimpleNamespace(stood_still=self._noted("leaders"))
         parts.events = SimpleNamespace(tell=lambda name, **of: self.told.append((name, of)))
 
     def _noted(self, name: str) -> Any:
@@ -56,6 +57,7 @@ def test_call_that_comes_far_behind_the_timer_is_told_as_a_stop() -> None:
     late_ms = 1_101 + GUARD_MS
     expected = [
         ("stalled", {"late_ms": GUARD_MS + 1}),
+        ("leaders", late_ms),
         ("watch",),
         ("views",),
         ("channel", late_ms),
@@ -84,7 +86,8 @@ def test_node_with_nothing_to_do_may_be_silent_for_long() -> None:
 def test_channel_that_opens_hears_of_a_disk_that_hangs(
     monkeypatch: pytest.MonkeyPatch, reason: str | None
 ) -> None:
-    """S0.4: before the parts of the node hear of the channel, which looks for its deadline then."""
+    """S0.4: before the parts of the node learn of the channel, which looks for its deadline
+    then."""
     bench = ChannelBench()
     told: list[tuple[Any, ...]] = []
     bench.notices.opened = (lambda runner, now_ms: told.append((runner, now_ms)),)

@@ -114,14 +114,17 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
     watch, reader, batches = runner.watch, runner.reader, runner.batches
     healing = runner.healing
     snapshots = runner.snapshots
-    opened = (watch.channel_opened, runner.repairs.opened, healing.opened, snapshots.on_opened)
+    opened = (
+        watch.channel_opened, runner.repairs.opened, healing.opened, snapshots.on_opened,
+        reader.on_channel_opened, batches.on_channel_opened,
+    )  # fmt: skip
     assert notices.opened == opened
     assert set(notices.closed) == {
         runner.repairs.closed, runner.meters.channel_closed, runner._schedule.on_closed,
         watch.channel_closed, reader.on_channel_closed, batches.on_channel_closed,
         runner.lag_guard.channel_closed, runner.retention.channel_closed,
         runner.snapshots.on_closed, runner.expirer.channel_closed, runner.catch_ups.channel_closed,
-        runner.healing.closed,
+        runner.healing.closed, runner.controller.config_reports.on_closed,
     }  # fmt: skip
     assert notices.snapshot_needed == (runner.snapshots.on_needed,)
     assert notices.leader_changed[0] == watch.leader_changed
@@ -130,12 +133,16 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
         runner.failovers.leader_changed, runner.meters.leader_changed,
         runner.drain.leader_changed, runner.controller.leader_changed, batches.leader_changed,
         runner.snapshots.leader_changed, runner.expirer.leader_changed,
+        runner.leaders.leader_changed,
     }  # fmt: skip
     assert notices.applied == (
         reader.on_applied, batches.on_applied, runner.controller.on_applied,
         runner.snapshots.on_applied, runner.expirer.on_applied,
     )  # fmt: skip
     assert notices.freshness_proven == (reader.on_freshness,)
+    assert notices.config_committed == (
+        watch.config_committed, runner.controller.config_reports.on_committed,
+    )  # fmt: skip
     assert notices.histories_differ == (healing.divergences.differs,)
     assert notices.hand_over_refused == (runner.controller.commands.step_down_refused,)
 

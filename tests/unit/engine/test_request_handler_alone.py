@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from raftstore.engine.channel.active_channels import ActiveChannels
@@ -31,6 +32,8 @@ from raftstore.protocol.admin import (
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.reads import Get
+from raftstore.protocol.replica_checks import HashHistory, HashRange, PinState, RowExpiries
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.types import (
     SEQ_MAX,
     ChannelId,
@@ -49,6 +52,7 @@ UUID = b"orders-table-id!"
 CHANNEL = channel_id(UUID, 0)
 CATALOG = channel_id(b"the-catalogs-id!", 0)
 STRANGER = channel_id(b"another-tables-!", 0)
+REMOVED = channel_id(b"another-tables-!", 1)
 CLIENT = 5
 NOW_MS = 700
 
@@ -84,6 +88,7 @@ class Bench:
             catalog=catalog,
             commands=self,
             refusal_of=self._refusal_of,
+            hosting=SimpleNamespace(last_term={REMOVED: Term(4)}.get),
             endpoints=lambda: {ME: "host-a:7100", OTHER: "host-b:7100"},
         )
         watch = SimpleNamespace(
@@ -99,12 +104,14 @@ class Bench:
             lag_guard=SimpleNamespace(refusal=self._lag_of),
             step_downs=SimpleNamespace(refusal=self._step_down_of),
             ring=self.ring,
+            healing=SimpleNamespace(checks=SimpleNamespace(on_request=self._noted("check"))),
         )
 
     def _runner(self, channel: Any, name: str) -> Any:
         return SimpleNamespace(
             channel=channel,
             name=name,
+            table_settings=DEFAULT_SETTINGS,
             elector=SimpleNamespace(role=Role.LEADER, leader=ME),
             on_publish=lambda *of, refusal: self.calls.append(("publish", name, *of, refusal)),
             reject=self._noted("reject"),
@@ -293,6 +300,16 @@ def test_write_for_a_channel_that_is_not_here_is_refused_by_its_leader_alone() -
     assert not bench.active.touched
 
 
+@pytest.mark.parametrize(("term", "code"), [(4, "leadership_lost"), (5, "unknown_channel")])
+def test_b5_write_for_a_replica_that_was_removed_is_in_doubt(term: int, code: str) -> None:
+    """S4.1: a first copy of it may have been sequenced here before, in a term that it was in."""
+    bench = Bench()
+    message = msgspec.structs.replace(write(REMOVED), term=Term(term))
+    assert bench.publish(message) == []
+    ((client, rejected),) = bench.answers
+    assert (client, rejected.code, rejected.attempt) == (CLIENT, code, 2)
+
+
 # --- requests -------------------------------------------------------------------------------------
 
 CREATE = CreateTable(1, "t", ("k",), 1, 3, "fsync", None, "", False, 100)
@@ -302,6 +319,10 @@ CREATE = CreateTable(1, "t", ("k",), 1, 3, "fsync", None, "", False, 100)
     ("request_", "part"),
     [
         (ContentHash(1, CHANNEL), "hash"),
+        (PinState(1, CHANNEL, Seq(9), 100), "check"),
+        (HashRange(1, CHANNEL, 5, b"", b"", 10, 100), "check"),
+        (HashHistory(1, CHANNEL, Seq(9), 100), "check"),
+        (RowExpiries(1, CHANNEL, 5, b"", b"", 100), "check"),
         (CREATE, "create"),
         (DropTable(1, "t", 100), "drop"),
         (EditTable(1, "t", UUID, {}, 100), "edit"),
@@ -368,7 +389,7 @@ def test_hand_over_is_awaited_before_it_is_asked_for() -> None:
 
 
 def test_hand_over_that_nobody_can_wait_for_is_not_begun() -> None:
-    """The client was told that nothing was done."""
+    """The client was informed that nothing was done."""
     bench = Bench()
     bench.awaits = False
     bench.ask(StepDown(8, CHANNEL))

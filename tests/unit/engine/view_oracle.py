@@ -10,6 +10,7 @@ from raftstore.core.batches import NOT_TOLD
 from raftstore.core.progress import ProgressView
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_runner import NodeRunner
+from raftstore.engine.reads.read_rules import serving_refusal
 from raftstore.policy.lag import known_lag
 from raftstore.protocol.admin import ChannelView, ReplicaHint
 from raftstore.protocol.node import ChannelPosition
@@ -67,7 +68,12 @@ class _Look:
             lag = self._own_lag
             applied = self._node.parts.tables.applied_seq(self._channel)
             time_ms, behind = self._time_ms(applied, lag), self._behind(replica, applied, lag)
-            return ReplicaHint(replica, applied, lag, time_ms, behind, runner.elector.role.value, 0)
+            role = runner.elector.role.value
+            if serving_refusal(runner) is not None:
+                role = "in doubt" if runner.core.doubt else "not serving"
+                if runner.stopped_reason is None and not runner.core.doubt:
+                    role = "recovering" if runner.core.is_recovering else role
+            return ReplicaHint(replica, applied, lag, time_ms, behind, role, 0)
         found, told_ms_ago = self._told(replica)
         said = self._node.watch.http_reports.position(self._channel, replica)
         if said is not None and (told_ms_ago is None or self._now_ms - said.heard_ms < told_ms_ago):

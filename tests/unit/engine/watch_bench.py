@@ -37,7 +37,7 @@ SILENT_MS = HEARTBEAT.missed_threshold * HEARTBEAT.send_interval_ms
 
 
 class Channel:
-    """A replica here; ``stands`` says when it was told to stand, and after how long."""
+    """A replica here; ``stands`` says when it was asked to stand, and after how long."""
 
     def __init__(self, number: int, members: tuple[NodeId, ...], last_seq: int) -> None:
         self.channel = channel_id(b"t" * 16, number)
@@ -47,6 +47,7 @@ class Channel:
         )
         self.core = SimpleNamespace(
             last_seq=Seq(last_seq),
+            number=0,
             known_leader_commit_seq=Seq(0),
             knows_position=True,
             config=lambda: ChannelConfig((members,)),
@@ -54,6 +55,7 @@ class Channel:
             tell_batches=lambda _: 0,
             gaps=lambda: (Seq(last_seq), ()),
             base=EMPTY_BASE,
+            proven_ms=None,
         )
         self.hole = None
         self.parts = SimpleNamespace(tables=SimpleNamespace(applied_seq=lambda _: Seq(0)))
@@ -61,6 +63,9 @@ class Channel:
         self.stands: list[tuple[int, int]] = []
         self.claims: list[tuple[NodeId, Term, int]] = []
         self.gave_up: list[tuple[str, int]] = []
+        self.is_confirmed = True
+        """Whether a quorum confirms the leadership when it is asked."""
+        self.asked: list[int] = []
 
     def suspect_leader(self, delay_ms: int, now_ms: int) -> None:
         """Stand then."""
@@ -76,6 +81,13 @@ class Channel:
 
     def on_leader_position(self, *_: Any) -> None:
         """Ages are kept elsewhere."""
+
+    def request_proof(self, until_ms: int, now_ms: int) -> None:
+        """Ask the voters; their confirmations come at once."""
+        assert until_ms > now_ms
+        self.asked.append(now_ms)
+        if self.is_confirmed:
+            self.core.proven_ms = now_ms
 
     def step_down(self, reason: str, now_ms: int) -> None:
         """Lead no more."""

@@ -122,7 +122,7 @@ def test_what_the_machine_did_is_not_counted_as_injected() -> None:
 
 
 def test_watch_looks_by_itself_and_leaves_nothing_behind(tmp_path) -> None:
-    """It reads real processes: this one has run, so Linux tells what it waited."""
+    """It reads real processes: this one has run, so Linux says what it waited."""
     asked = threading.Event()
 
     def processes() -> dict[str, int]:

@@ -75,7 +75,8 @@ def test_lines_are_all_there_and_in_order() -> None:
 def test_full_pipe_delays_nobody_and_its_lost_lines_are_told(
     pipe: tuple[int, io.TextIOWrapper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S0.4: nobody reads stderr: the node goes on, memory is bounded, and later the gap is told."""
+    """S0.4: nobody reads stderr: the node goes on, memory is bounded, and later the gap is
+    reported."""
     reader, stream = pipe
     monkeypatch.setattr(line_stream, "WAITING_BYTES_MAX", 20_000)
     configure_logging(level="info", node="n1", stream=stream)

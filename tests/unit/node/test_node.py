@@ -208,7 +208,7 @@ def test_node_whose_port_is_taken_touches_nothing(tmp_path: Path) -> None:
 def test_last_line_is_the_reason_when_it_cannot_be_noted(
     tmp_path: Path, exit_codes: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Operators are told to look there, and a full disk takes no note."""
+    """Operators are asked to look there, and a full disk takes no note."""
     with pytest.raises(EndedError):
         tell(tmp_path / "missing", {"exception": NO_SPACE})
     assert exit_codes == [EXIT_STORAGE]

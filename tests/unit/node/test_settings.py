@@ -125,7 +125,7 @@ def test_variables_of_others_are_left_alone() -> None:
 def test_file_that_cannot_be_read_is_named(
     tmp_path: Path, content: str | None, message: str
 ) -> None:
-    """A wrong --config is told as such, with the path."""
+    """A wrong --config is reported as such, with the path."""
     file = tmp_path / "absent.toml" if content is None else written(tmp_path, content)
     with pytest.raises(ConfigError, match=message) as refusal:
         resolve_settings(file=file)
@@ -245,7 +245,7 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
 )
 def test_contradicting_settings_are_refused(flags: dict[str, str | bool], message: str) -> None:
     """Given settings that contradict each other, they are refused before anything is started or
-    written.
+    written: a live queue that holds less than two batches of history, too (NATS-141).
     """
     assert message in refusal_of(**flags)
 

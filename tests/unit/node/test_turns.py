@@ -18,7 +18,7 @@ class World:
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.due = 1 << 60
-        self.kicked = asyncio.Event()
+        self.kicked, self.asked = asyncio.Event(), asyncio.Event()
 
     def kick(self) -> None:
         """The log thread is woken."""
@@ -32,10 +32,11 @@ class World:
     def next_deadline_ms(self) -> int:
         """Of the engine."""
         self.seen.append("timer")
+        self.asked.set()
         return self.due
 
     def turns(self) -> Turns:
-        """Turns of this world, which are not due to tell heartbeats anything."""
+        """Turns of this world, which are not due to change heartbeats."""
         turns = Turns(
             cast(Any, self),
             cast(Any, self),
@@ -107,10 +108,16 @@ def test_timer_is_a_turn_and_is_armed_once_more_only_when_it_must_fire_earlier()
         turns.begin()
         turns.end()
         assert turns._timer is not armed
-        world.due = 1 << 60
         world.seen.clear()
         world.kicked.clear()
         await world.kicked.wait()
-        assert world.seen == [*ORDER[:2], "on_timer", *ORDER[2:]]
+        assert world.seen == ["timer", *ORDER[:2], "on_timer", *ORDER[2:]]
+        armed = turns._timer
+        world.due = 1 << 60
+        world.seen.clear()
+        world.asked.clear()
+        await world.asked.wait()
+        assert turns._timer is not armed
+        assert world.seen == ["timer", "timer"], "nothing was due: no turn, only another timer"
 
     play(scene)

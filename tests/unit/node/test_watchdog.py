@@ -38,7 +38,7 @@ class EndedError(BaseException):
 
 @dataclass
 class World:
-    """A watchdog whose thread is the test, and what it told."""
+    """A watchdog whose thread is the test, and what it reported."""
 
     stalls: StallWatch = field(default_factory=StallWatch)
     told: list[StorageStall | None] = field(default_factory=list)
@@ -192,7 +192,7 @@ def _never(reason: str) -> NoReturn:
 
 
 def test_main_loop_that_hangs_in_the_store_ends_the_node(world: World) -> None:
-    """S0.4: it takes no message any more, so only another thread can tell."""
+    """S0.4: it takes no message any more, so only another thread can notice."""
     healed = Event()
 
     def hang() -> None:
@@ -239,7 +239,7 @@ def test_node_that_stops_waits_for_its_disk_for_less_time(world: World) -> None:
         with pytest.raises(EndedError):
             world.pass_ms(550)
     assert (
-        "for 0.5 s; the node ends (storage.stall_stop_ms, as it was told to stop)"
+        "for 0.5 s; the node ends (storage.stall_stop_ms, as it was asked to stop)"
         in (world.ended[0])
     )
 
@@ -251,7 +251,7 @@ def test_stop_as_a_whole_is_bounded(world: World) -> None:
     assert world.ended == []
     with pytest.raises(EndedError):
         world.pass_ms(TICK_MS)
-    assert world.ended[0].startswith("n1 was told to stop and has not within 20 s")
+    assert world.ended[0].startswith("n1 was asked to stop and has not within 20 s")
 
 
 class HangingOps(FileOps):

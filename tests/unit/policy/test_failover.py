@@ -59,7 +59,7 @@ def test_record_of_a_channel_that_nobody_asks_is_told_without_first_read_and_wri
 
 
 def test_reads_before_the_election_are_not_the_new_leaders() -> None:
-    """A standby serves all along; the record tells when the successor did."""
+    """A standby serves all along; the record says when the successor did."""
     tracker = suspected()
     assert tracker.on_read(CHANNEL, 1_310) is None
     tracker.on_elected(CHANNEL, Term(2), 1_340)

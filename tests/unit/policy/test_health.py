@@ -164,7 +164,7 @@ def test_refused_peer_comes_up_only_by_heartbeats_from_after_the_refusal() -> No
 
 
 def test_no_peer_goes_down_when_this_node_stood_still() -> None:
-    """A node that was paused blames itself: it could not hear anybody."""
+    """A node that was paused blames itself: nothing could reach it."""
     table = watched()
     run(table, range(0, 3_000, 100), until_ms=2_950)
     # The first check comes before the first heartbeat is read.
@@ -336,7 +336,7 @@ def test_peers_are_judged_apart() -> None:
 
 
 def test_last_heard_is_the_newest_arrival() -> None:
-    """Arrivals may be told out of order; unknown nodes and silent ones have none."""
+    """Arrivals may be reported out of order; unknown nodes and silent ones have none."""
     table = watched()
     assert table.last_heard_ms(PEER) is None
     table.on_heartbeat(PEER, 200)

@@ -57,7 +57,7 @@ def test_lag_is_unknown_for_a_replica_that_never_reported() -> None:
 
 
 def test_lag_is_unknown_when_no_leader_was_ever_heard() -> None:
-    """S7.3: replicas that know only each other cannot tell how far the channel went."""
+    """S7.3: replicas that know only each other cannot know how far the channel went."""
     table = LagTable(leader_info_age_max_ms=AGE_MAX_MS)
     table.on_positions(NEAR, [position(10, 10)], 0)
     assert table.lag(NEAR, CHANNEL, 0) is None

@@ -69,6 +69,27 @@ def test_blog_29_route_follows_from_the_view_alone(
     assert route_of(channel(), known, level, bounds).nodes == asked
 
 
+@pytest.mark.parametrize(
+    ("role", "reason"),
+    [
+        ("in doubt", "d: in doubt since its last stop, it may lack acknowledged records"),
+        ("recovering", "d: recovering, acknowledged records are missing"),
+        ("not serving", "d: it serves nothing now; `raftstore status` says why"),
+    ],
+)
+def test_n9_replica_that_serves_nothing_makes_no_partition_ready(role: str, reason: str) -> None:
+    """S0.3, S0.6: whatever the level, however few rows it believes to lack; others still count."""
+    own = msgspec.structs.replace(hint(D, 0, time_ms=0, batches=0), role=role)
+    here = msgspec.structs.replace(channel(), replicas=(hint(C, 0, time_ms=0, batches=0), own))
+    for level in (Level.ANY, Level.BOUNDED):
+        alone = msgspec.structs.replace(view(*C_DOWN), channels=(here,))
+        [found] = readiness(alone, level, Bounds())
+        assert not found.is_ready
+        assert reason in found.reason
+        [found] = readiness(msgspec.structs.replace(alone, nodes=UP), level, Bounds())
+        assert found.nodes == (C,)
+
+
 def test_n9_partition_without_a_route_says_why_for_each_replica() -> None:
     """N9: the operator reads which node is missing, not just that something is."""
     [found] = readiness(view(*C_DOWN), Level.BOUNDED, Bounds(4))

@@ -176,7 +176,7 @@ def test_hello_of_an_older_node_tells_level_0() -> None:
     ],
 )
 def test_body_that_is_no_message_is_refused(body: bytes) -> None:
-    """Anything but exactly one message is a DecodeError that tells the size (S12)."""
+    """Anything but exactly one message is a DecodeError that states the size (S12)."""
     with pytest.raises(DecodeError, match=rf"a body of {len(body)} bytes is not a message"):
         decode(body)
 
@@ -261,7 +261,7 @@ class Unpackable:
 
 @pytest.mark.parametrize("value", [2**65, Unpackable(), "\ud800"], ids=["int", "type", "surrogate"])
 def test_message_without_an_encoding_is_our_own_error(value: Any) -> None:
-    """A bug on this side is told here, with the kind of message, and nothing is sent."""
+    """A bug on this side is raised here, with the kind of message, and nothing is sent."""
     with pytest.raises(LocalProtocolError, match="a Done cannot be encoded"):
         encode(Done(1, {"value": value}))
 

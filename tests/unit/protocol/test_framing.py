@@ -164,7 +164,7 @@ def test_bodies_before_a_bad_frame_are_delivered_and_none_after_it() -> None:
 
 
 def test_body_over_the_limit_is_not_sent() -> None:
-    """Our own too big message is our own error, told before a byte leaves."""
+    """Our own too big message is our own error, raised before a byte leaves."""
     too_big = bytes(FRAME_BYTES_MAX + 1)
     with pytest.raises(LocalProtocolError, match=r"16777217 bytes.*limit is 16777216"):
         encode_frame(too_big)

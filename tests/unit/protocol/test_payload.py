@@ -106,7 +106,7 @@ def test_decoders_return_or_raise_decode_error_for_any_bytes(payload: bytes) -> 
 def test_check_payload_refuses_what_a_replica_could_not_apply(
     kind: RecordKind, payload: bytes, rows: int, text: str
 ) -> None:
-    """A leader can tell a poisonous payload before it is in the log for ever."""
+    """A leader can recognize a poisonous payload before it is in the log for ever."""
     with pytest.raises(DecodeError) as error:
         check_payload(kind, payload, rows)
     assert text in str(error.value)

@@ -47,6 +47,10 @@ LOGGED: tuple[Any, ...] = (
     catalog.TableEntry,
     catalog.NodeEntry,
     catalog.DroppedEntry,
+    catalog.TicketEntry,
+    catalog.DrainingEntry,
+    catalog.RetiredEntry,
+    catalog.ReplicaEntry,
     *cast(Any, catalog._Command).__args__,
 )
 """What records hold besides rows."""
@@ -76,7 +80,7 @@ def leaves(kind: inspect.Type, name: str, path: tuple[int, ...] = ()) -> Iterato
             for number, item in enumerate(items):
                 yield from leaves(item, name, (*path, number))
         case inspect.DictType(value_type=value):
-            yield from leaves(value, name, path)
+            yield from leaves(value, name, (*path, 0))
         case inspect.StructType(fields=fields) | inspect.NamedTupleType(fields=fields):
             first = 0 if getattr(kind, "tag", None) is None else 1
             for number, each in enumerate(fields, start=first):

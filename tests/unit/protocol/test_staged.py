@@ -88,7 +88,7 @@ def test_chunk_with_a_damaged_row_is_refused() -> None:
 
 
 def test_decided_batch_is_read_as_it_was_told() -> None:
-    """A channel's leader writes down every field of the message, and who told it is not one."""
+    """A channel's leader writes down every field of the message, and its sender is not one."""
     assert decode_apply(encode_apply(BATCH)) == BATCH
     channel, target = ChannelId(b"c" * 18), ChannelId(b"t" * 18)
     message = apply_message(channel, Term(2), target, BATCH)
@@ -109,7 +109,8 @@ def test_message_and_record_of_a_decided_batch_have_the_same_fields_and_types() 
 
 
 def test_decided_batch_of_a_newer_format_is_no_damage() -> None:
-    """The node stops and leaves its tables alone (GAP-15); what cannot be read at all is told."""
+    """The node stops and leaves its tables alone (GAP-15); what cannot be read at all is
+    reported."""
     with pytest.raises(NewerFormatError, match="run a newer version"):
         decode_apply(b"\x02" + msgspec.msgpack.encode(BATCH))
     for payload in (b"", b"\x01", b"\x01\x90", encode_apply(BATCH)[:-1]):

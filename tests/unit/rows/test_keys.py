@@ -184,7 +184,7 @@ def test_key_is_refused_with_value_and_remedy_when_it_cannot_be_ordered(
     ],
 )
 def test_decode_key_raises_decode_error_when_bytes_are_no_key(key: bytes) -> None:
-    """Damaged keys are told as such, never as another exception."""
+    """Damaged keys are reported as such, never as another exception."""
     with pytest.raises(DecodeError):
         decode_key(key)
 

@@ -426,6 +426,6 @@ def test_user_defined_type_is_stored_as_its_sql_type() -> None:
 def test_stored_row_is_refused_when_it_is_of_another_shape(
     table: TableSchema, key: bytes, value: bytes, text: str
 ) -> None:
-    """Rows of another definition are told as damage, not misread."""
+    """Rows of another definition are reported as damage, not misread."""
     with pytest.raises(DecodeError, match=text):
         table.key_value_to_row(key, value)

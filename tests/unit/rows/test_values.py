@@ -171,7 +171,7 @@ def test_value_is_refused_when_it_is_nested_without_end() -> None:
     ],
 )
 def test_decode_value_raises_decode_error_when_bytes_are_no_value(encoded: bytes) -> None:
-    """Damaged values are told as such, never as another exception."""
+    """Damaged values are reported as such, never as another exception."""
     with pytest.raises(DecodeError):
         CODEC.decode(encoded)
 

@@ -187,7 +187,7 @@ def test_value_over_the_limit_is_refused_by_the_key_of_its_row(store):
 
 
 def test_two_writers_with_one_identity_are_told_apart(store):
-    """One of the two commits, the other one is told to stop; nobody's rows are mixed."""
+    """One of the two commits, the other one is asked to stop; nobody's rows are mixed."""
     first, second = stream(store), stream(store)
     old = write(first, [2], ["first"], place(0))
     new = write(second, [3], ["second"], place(0, task=1))

@@ -111,7 +111,7 @@ def test_task_without_rows_begins_nothing_and_counts_for_nothing(store):
 
 
 def test_micro_batch_without_rows_is_begun_and_committed_by_the_driver(store):
-    """So that its number is known to be past; the identity is what the tasks told."""
+    """So that its number is known to be past; the identity is what the tasks reported."""
     driver = Driver(store)
     task = driver.stream()
     driver.stream().commit([write(task, iter([]), place(3))], 3)
@@ -140,7 +140,7 @@ def test_micro_batch_without_tasks_is_committed_where_the_checkpoint_can_be_read
 
 
 def test_nothing_is_committed_while_a_tasks_message_is_missing(store):
-    """A batch without some task's rows must not be told as written."""
+    """A batch without some task's rows must not be reported as written."""
     driver = Driver(store)
     message = write(driver.stream(), rows(1), place(0))
     with pytest.raises(OperationInDoubtError, match=r"\[RAFTSTORE_MESSAGE_MISSING\].*gave None"):
@@ -162,7 +162,7 @@ def test_losing_attempts_of_tasks_never_become_visible(store):
 
 
 def test_second_driver_fences_the_first(store):
-    """One commits; the other is told to stop, and its tasks' attempts do not mix."""
+    """One commits; the other is asked to stop, and its tasks' attempts do not mix."""
     driver = Driver(store)
     first, second = driver.stream(), driver.stream()
     old = [write(first, rows(1, text="first"), place(0))]
@@ -313,9 +313,9 @@ def test_task_and_driver_refuse_a_table_that_was_made_anew(store):
             call()
 
 
-def test_task_refuses_what_spark_does_not_tell_or_tells_twice(store, tmp_path):
+def test_task_refuses_a_batch_without_a_number_and_one_of_another_query(store, tmp_path):
     """Without the micro-batch's number nothing can be exactly once."""
-    with pytest.raises(ConfigError, match=r"\[RAFTSTORE_BATCH_ID_MISSING\] Spark did not tell"):
+    with pytest.raises(ConfigError, match=r"\[RAFTSTORE_BATCH_ID_MISSING\] Spark did not give"):
         write(Driver(store).stream(), rows(1))
     (tmp_path / "metadata").write_text(json.dumps({"id": "other"}))
     task = Driver(store, checkpointlocation=str(tmp_path)).stream()
@@ -337,7 +337,7 @@ def test_task_refuses_what_spark_does_not_tell_or_tells_twice(store, tmp_path):
     ],
 )
 def test_query_is_read_from_a_checkpoint_that_is_a_file_here(tmp_path, content, url, found):
-    """Anywhere else the tasks tell it."""
+    """Anywhere else the tasks report it."""
     directory = Path(tmp_path) / "check point"
     directory.mkdir()
     if content is not None:

@@ -218,7 +218,7 @@ def test_task_ends_when_its_table_was_made_anew_since_it_was_planned(moment, pag
 
 
 def test_driver_takes_no_offsets_of_a_table_made_anew_while_it_asks():
-    """They would be told as those of the table that the query began with."""
+    """They would be reported as those of the table that the query began with."""
     store = Anew("asked", 0)
     assert "made anew" in text_of(reader_of(store).latestOffset)
 
@@ -306,7 +306,7 @@ def test_bad_options_are_refused_with_the_remedy(more, text):
 
 
 def test_schema_must_be_that_of_changes():
-    """A stream without the kind of a change would tell deletes as rows."""
+    """A stream without the kind of a change would report deletes as rows."""
     store = Changing()
     assert '.option("readChangeFeed", "true")' in text_of(lambda: reader_of(store, SCHEMA))
     strict = struct(field("id", "long", nullable=False), field("_change_type", "string"))

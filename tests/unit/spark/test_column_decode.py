@@ -60,7 +60,7 @@ CODEC = ValueCodec()
 
 
 def told(array):
-    """Text that tells all columns apart: NaN is itself here, and zeroes have a sign."""
+    """Text that distinguishes all columns: NaN is itself here, and zeroes have a sign."""
     array.validate(full=True)
     return f"{array.type} {array.to_pylist()!r}"
 

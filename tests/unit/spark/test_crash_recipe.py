@@ -25,7 +25,7 @@ def texts(store):
 
 
 def stage(driver, batch_id, text, tasks):
-    """Stage a micro-batch whose rows are cut into so many tasks; what the tasks told."""
+    """Stage a micro-batch whose rows are cut into so many tasks; what the tasks reported."""
     task = driver.stream()
     numbers = range(10 * batch_id, 10 * batch_id + 12)
     return [

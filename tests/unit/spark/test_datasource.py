@@ -25,7 +25,7 @@ OPTIONS = {"bootstrap.servers": "127.0.0.1:1", "table": "t", "key": "id", "isola
 
 
 class RecordingStore:
-    """Opens itself, remembers records, and fails when told to."""
+    """Opens itself, remembers records, and fails when asked to."""
 
     def __init__(self):
         self.tables = {}
@@ -184,7 +184,7 @@ def test_batch_fails_when_its_end_cannot_be_marked(source, store):
 
 
 def test_batch_goes_on_without_its_mark_while_a_node_could_not_read_it(source, store, caplog):
-    """Marks are only counted: an upgrade that is under way fails no query, and is told once."""
+    """Marks are only counted: an upgrade that is under way fails no query, and is reported once."""
     store.failure = StoreTooOldError("n2 is at level 0; upgrade these nodes")
     row_writer._told_unmarked.clear()
     for batch in (7, 8):
@@ -244,6 +244,7 @@ def test_client_is_asked_with_the_options_when_the_sink_uses_it():
         "key": ("x", "y"),
         "partitions": 5,
         "replicas": 1,
+        "durability": "fsync",
         "schema": SCHEMA.json(),
         "if_not_exists": True,
         "retention_bytes": None,

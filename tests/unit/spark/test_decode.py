@@ -89,7 +89,7 @@ def same(one, other):
 
 
 def plain(value):
-    """Text that tells all values apart, whatever the order of a dict and the class of a zone."""
+    """Text that distinguishes all values, whatever the order of a dict and the class of a zone."""
     if isinstance(value, list | tuple) and not isinstance(value, Variant):
         return f"{type(value).__name__}({', '.join(map(plain, value))})"
     if isinstance(value, dict):
@@ -140,7 +140,7 @@ def test_decoded_columns_of_plain_tables_are_what_was_written(data, kind, key):
 
 @pytest.mark.parametrize("kind", ["byte", "short", "integer", "long", "string", "binary"])
 def test_keys_that_are_read_at_once_are_those_read_one_by_one(kind):
-    """With escapes in texts; what is no key of the type is told as ever."""
+    """With escapes in texts; what is no key of the type is reported as ever."""
     edges = {"string": ["", "a\0", "\0\0", "é"], "binary": [b"", b"\0\1", b"\xff"]}
     values = edges.get(kind, [0, -1, 127, -128])
     text = schema_json(id=kind, x="long")

@@ -218,7 +218,7 @@ def test_lookup_widens_keys_and_never_takes_text_for_numbers(given, kind, found)
 
 
 def test_lookup_refuses_timestamps_of_pandas_as_keys_of_instants():
-    """pandas has them in the session's zone without telling which that is."""
+    """pandas has them in the session's zone without saying which that is."""
     look_up = planned(Rows(info=table({"id": "timestamp", "name": "string"})), ["name"])
     frame = pd.DataFrame({"who": pd.to_datetime(["2024-01-01"])})
     with pytest.raises(SchemaError, match="use mapInArrow"):

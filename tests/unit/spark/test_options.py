@@ -275,7 +275,7 @@ def test_upsert_needs_a_writer_where_the_query_is_not_told(monkeypatch):
 
 
 def test_upsert_refuses_bad_options_when_the_query_is_written():
-    """A mistake is told at once, not when the first micro-batch arrives."""
+    """A mistake is reported at once, not when the first micro-batch arrives."""
     with pytest.raises(ConfigError, match="no option 'max_batch_row': did you mean"):
         upsert("orders", bootstrap_servers="a:1", max_batch_row=5)
     with pytest.raises(ConfigError, match="partitions"):

@@ -94,7 +94,7 @@ def test_inserts_leave_what_was_there_before_the_batch(store):
 
 
 def test_rows_are_merged_when_nulls_are_ignored(store):
-    """ignoreNullValues goes with upserts and deletes; what to insert cannot be told then."""
+    """ignoreNullValues goes with upserts and deletes; what to insert cannot be known then."""
     write(store, changes(("upsert", 1, "kept"), ("upsert", 2, "b")))
     partial = changes(("upsert", 1, None), ("delete", 2, None), ("upsert", 3, "new"))
     write(store, partial, ignorenullvalues="true")

@@ -92,7 +92,7 @@ def test_replay_of_the_newest_batch_takes_nothing_over(store, tmp_path):
 
 
 def test_job_with_a_number_of_its_own_takes_over_for_one_that_was_passed(store):
-    """As upsert does for its query: there the driver is told number and checkpoint."""
+    """As upsert does for its query: there the driver is given number and checkpoint."""
     options = {"writerid": "towns", "batchid": "1", "lineage": QUERY}
     job = Driver(store, **options).job()
     with pytest.raises(BatchRegressionError):
@@ -123,7 +123,7 @@ def test_nobody_is_taken_over_where_nothing_is_known(store, tmp_path):
 @pytest.mark.parametrize("isolation", ["batch", "row"])
 def test_stream_makes_its_table_in_batch_0_alone(tmp_path, isolation):
     """A later batch would begin a table without what earlier ones wrote, and nobody would see it.
-    Who wants that makes the table; a checkpoint that is no file here tells nothing."""
+    Who wants that makes the table; a checkpoint that is no file here says nothing."""
     store = FileStore(tmp_path / "store")
     given = {"key": "id", "isolation": isolation, "createtable": "true"}
     first = Driver(store, checkpointlocation=checkpoint(tmp_path / "new", QUERY, 0), **given)

@@ -48,7 +48,7 @@ def table_info(schema=TYPES, key=("id",), uuid=bytes(16), partitions=4) -> Table
 
 
 class MemoryStore:
-    """A store that remembers what it was told; ``failure`` is raised by flush."""
+    """A store that remembers what it was given; ``failure`` is raised by flush."""
 
     def __init__(self, table=None):
         self.table = table
@@ -251,7 +251,7 @@ def test_column_is_refused_when_its_type_is_another(given, declared):
     ],
 )
 def test_frame_is_refused_when_its_columns_are_others(changes, given, said):
-    """Missing and additional columns are told by name with what to do."""
+    """Missing and additional columns are reported by name with what to do."""
     with pytest.raises(SchemaError, match=said):
         check_fits(table_info(), options(**changes), given)
 

@@ -8,12 +8,9 @@ import pytest
 from raftstore.config import LEVEL
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.ports.machine import ApplyResult, Row
-from raftstore.protocol.records import Record
 from raftstore.protocol.table_settings import TableSettings
-from raftstore.rows.sealing import unseal
 from raftstore.state_machines.catalog import (
     Catalog,
-    CatalogMachine,
     NodeEntry,
     TableEntry,
     create_table_command,
@@ -21,9 +18,9 @@ from raftstore.state_machines.catalog import (
     edit_table_command,
     register_node_command,
 )
-from raftstore.types import NO_GUID, NodeId, RecordKind, Seq, Term, channel_id, node_id
+from raftstore.types import NodeId, RecordKind, Seq, channel_id, node_id
+from tests.unit.state_machines.catalog_rows import CatalogRows
 
-MACHINE = CatalogMachine()
 REGISTER = register_node_command(NodeId("n1@00"), "h:1", 1)
 N1, N2, N3 = (node_id(f"n{number}", bytes([number] * 16)) for number in (1, 2, 3))
 
@@ -44,88 +41,62 @@ def table(name: str = "orders", uuid: bytes = b"u" * 16, **changes: object) -> T
     return msgspec.structs.replace(entry, **changes)
 
 
-class Store:
-    """The rows of the metadata channel."""
-
-    def __init__(self) -> None:
-        self.rows: dict[bytes, Row] = {}
-        self.seq = 0
-
-    def command(self, payload: bytes, kind: RecordKind = RecordKind.COMMAND) -> ApplyResult:
-        """Commit and apply one record."""
-        self.seq += 1
-        record = Record(Term(1), Seq(self.seq), 1, NO_GUID, 0, bytes(16), kind, payload)
-        result = MACHINE.apply(record, self.rows.get)
-        result = ApplyResult(tuple(result.writes), result.conflict_seq)
-        for key, sealed in result.writes:
-            if sealed is None:
-                del self.rows[key]
-            else:
-                self.rows[key] = Row(key, unseal(key, sealed), Seq(self.seq))
-        return result
-
-    @property
-    def catalog(self) -> Catalog:
-        """The view of the present rows."""
-        return Catalog.from_rows(((r.key, r.value, r.seq) for r in self.rows.values()), self.seq)
-
-
 def test_create_table_stores_the_entry_with_its_placement_and_uuid() -> None:
     """The created table is stored as the proposer decided it, so every node reads the same."""
-    store = Store()
-    assert store.command(create_table_command(table())).conflict_seq is None
+    store = CatalogRows()
+    assert store.apply(create_table_command(table())).conflict_seq is None
     assert store.catalog.tables == {"orders": table()}
     assert store.catalog.version == 1
     assert set(store.rows) == {b"t/orders"}
 
 
 def test_create_table_is_a_compare_and_set_on_the_name() -> None:
-    """S0.8: of two tables with one name the first wins, the second is told its seq."""
-    store = Store()
-    store.command(create_table_command(table()))
+    """S0.8: of two tables with one name the first wins, the second is answered with its seq."""
+    store = CatalogRows()
+    store.apply(create_table_command(table()))
     other = table(uuid=b"v" * 16)
-    assert store.command(create_table_command(other)).conflict_seq == 1
+    assert store.apply(create_table_command(other)).conflict_seq == 1
     assert store.catalog.tables["orders"].uuid == b"u" * 16
 
 
 def test_create_table_if_not_exists_is_ok_when_the_definition_is_the_same() -> None:
     """The same definition twice is one table, with the UUID and placement of the first."""
-    store = Store()
-    store.command(create_table_command(table()))
+    store = CatalogRows()
+    store.apply(create_table_command(table()))
     again = table(uuid=b"v" * 16, placement=((N3,),))
-    result = store.command(create_table_command(again, if_not_exists=True))
+    result = store.apply(create_table_command(again, if_not_exists=True))
     assert (result.conflict_seq, result.writes) == (None, ())
     changed = table(uuid=b"v" * 16, schema_json="x")
-    assert store.command(create_table_command(changed, if_not_exists=True)).conflict_seq == 1
+    assert store.apply(create_table_command(changed, if_not_exists=True)).conflict_seq == 1
     assert store.catalog.tables == {"orders": table()}
 
 
 def test_create_table_is_ok_when_the_same_command_is_applied_again() -> None:
     """A repeated proposal of one table is no conflict with itself."""
-    store = Store()
-    store.command(create_table_command(table()))
-    assert store.command(create_table_command(table())).conflict_seq is None
+    store = CatalogRows()
+    store.apply(create_table_command(table()))
+    assert store.apply(create_table_command(table())).conflict_seq is None
 
 
 def test_drop_table_remembers_the_uuid_for_ever() -> None:
     """S0.8: a dropped UUID is never accepted again, a new table of that name is another one."""
-    store = Store()
-    store.command(create_table_command(table()))
-    assert store.command(drop_table_command("orders", b"u" * 16)).conflict_seq is None
+    store = CatalogRows()
+    store.apply(create_table_command(table()))
+    assert store.apply(drop_table_command("orders", b"u" * 16)).conflict_seq is None
     assert store.catalog.tables == {}
     assert store.catalog.dropped == {b"u" * 16: "orders"}
-    assert store.command(create_table_command(table())).conflict_seq == 2
-    assert store.command(create_table_command(table(uuid=b"v" * 16))).conflict_seq is None
+    assert store.apply(create_table_command(table())).conflict_seq == 2
+    assert store.apply(create_table_command(table(uuid=b"v" * 16))).conflict_seq is None
     assert store.catalog.tables["orders"].uuid == b"v" * 16
 
 
 def test_drop_table_remembers_who_had_batches_in_it() -> None:
     """By name, over all tables that had it; what an older version wrote names nobody, and it reads
     what is written now."""
-    store = Store()
+    store = CatalogRows()
     for uuid, writers in ((b"u" * 16, (("w", "ck"),)), (b"v" * 16, (("w", "ck2"), ("x", "ck")))):
-        store.command(create_table_command(table(uuid=uuid)))
-        store.command(drop_table_command("orders", uuid, writers))
+        store.apply(create_table_command(table(uuid=uuid)))
+        store.apply(drop_table_command("orders", uuid, writers))
     expected = frozenset({("w", "ck"), ("w", "ck2"), ("x", "ck")})
     assert store.catalog.dropped_writers == {"orders": expected}
     older = msgspec.msgpack.encode({"name": "rows", "format": 1})
@@ -137,46 +108,46 @@ def test_drop_table_remembers_who_had_batches_in_it() -> None:
 
 def test_drop_table_is_a_conflict_when_the_table_is_another_or_gone() -> None:
     """A drop names the UUID it saw, so it never removes a table made since."""
-    store = Store()
-    assert store.command(drop_table_command("orders", b"u" * 16)).conflict_seq == 0
-    store.command(create_table_command(table(uuid=b"v" * 16)))
-    assert store.command(drop_table_command("orders", b"u" * 16)).conflict_seq == 2
+    store = CatalogRows()
+    assert store.apply(drop_table_command("orders", b"u" * 16)).conflict_seq == 0
+    store.apply(create_table_command(table(uuid=b"v" * 16)))
+    assert store.apply(drop_table_command("orders", b"u" * 16)).conflict_seq == 2
     assert "orders" in store.catalog.tables
 
 
 def test_edit_table_replaces_the_entry_and_every_node_reads_the_same() -> None:
     """Properties travel with the catalog; identity and placement stay."""
-    store = Store()
-    store.command(create_table_command(table()))
+    store = CatalogRows()
+    store.apply(create_table_command(table()))
     edited = table(max_lag=5, max_staleness_ms=500, max_batches_behind=2, standby_reads=False)
-    assert store.command(edit_table_command(edited, Seq(1))).conflict_seq is None
+    assert store.apply(edit_table_command(edited, Seq(1))).conflict_seq is None
     written = msgspec.structs.replace(edited, format=2, was_edited=True)
     assert store.catalog.tables == {"orders": written}
     assert store.catalog.seqs == {"orders": 2}
 
 
 def test_edit_table_is_a_conflict_when_the_entry_is_another_one_by_now() -> None:
-    """S0.8: who edits what somebody else has just edited, dropped or replaced is told so."""
-    store = Store()
-    assert store.command(edit_table_command(table(max_lag=1), Seq(1))).conflict_seq == 0
-    store.command(create_table_command(table()))
-    assert store.command(edit_table_command(table(max_lag=1), Seq(1))).conflict_seq == 2
-    assert store.command(edit_table_command(table(max_lag=1), Seq(2))).conflict_seq is None
-    assert store.command(edit_table_command(table(max_lag=2), Seq(2))).conflict_seq == 4
+    """S0.8: who edits what somebody else has just edited, dropped or replaced gets that answer."""
+    store = CatalogRows()
+    assert store.apply(edit_table_command(table(max_lag=1), Seq(1))).conflict_seq == 0
+    store.apply(create_table_command(table()))
+    assert store.apply(edit_table_command(table(max_lag=1), Seq(1))).conflict_seq == 2
+    assert store.apply(edit_table_command(table(max_lag=1), Seq(2))).conflict_seq is None
+    assert store.apply(edit_table_command(table(max_lag=2), Seq(2))).conflict_seq == 4
     other = table(uuid=b"v" * 16, max_lag=3)
-    assert store.command(edit_table_command(other, Seq(4))).conflict_seq == 4
+    assert store.apply(edit_table_command(other, Seq(4))).conflict_seq == 4
     assert store.catalog.tables["orders"].max_lag == 1
 
 
 def test_table_that_was_edited_is_still_the_one_that_is_created_if_it_does_not_exist() -> None:
     """An application that creates its table at each start does not mind an operator's bound."""
-    store = Store()
-    store.command(create_table_command(table(max_lag=10)))
-    store.command(edit_table_command(table(max_lag=20, max_staleness_ms=5), Seq(1)))
+    store = CatalogRows()
+    store.apply(create_table_command(table(max_lag=10)))
+    store.apply(edit_table_command(table(max_lag=20, max_staleness_ms=5), Seq(1)))
     again = table(uuid=b"w" * 16, max_lag=10)
-    assert store.command(create_table_command(again, if_not_exists=True)).conflict_seq is None
+    assert store.apply(create_table_command(again, if_not_exists=True)).conflict_seq is None
     wider = table(uuid=b"w" * 16, partitions=3)
-    assert store.command(create_table_command(wider, if_not_exists=True)).conflict_seq == 2
+    assert store.apply(create_table_command(wider, if_not_exists=True)).conflict_seq == 2
 
 
 def test_table_with_more_columns_is_another_one_unless_it_was_edited() -> None:
@@ -187,13 +158,13 @@ def test_table_with_more_columns_is_another_one_unless_it_was_edited() -> None:
         f'{{"type":"struct","fields":[{",".join(fields[:count])}]}}' for count in (1, 2)
     )
     again = create_table_command(table(uuid=b"w" * 16, schema_json=narrow), if_not_exists=True)
-    store = Store()
-    store.command(create_table_command(table(schema_json=wide)))
-    assert store.command(again).conflict_seq == 1
-    store = Store()
-    store.command(create_table_command(table(schema_json=narrow)))
-    store.command(edit_table_command(table(schema_json=wide), Seq(1)))
-    assert store.command(again).conflict_seq is None
+    store = CatalogRows()
+    store.apply(create_table_command(table(schema_json=wide)))
+    assert store.apply(again).conflict_seq == 1
+    store = CatalogRows()
+    store.apply(create_table_command(table(schema_json=narrow)))
+    store.apply(edit_table_command(table(schema_json=wide), Seq(1)))
+    assert store.apply(again).conflict_seq is None
 
 
 def test_kip_26_catalog_entries_of_the_previous_version_are_read() -> None:
@@ -202,8 +173,8 @@ def test_kip_26_catalog_entries_of_the_previous_version_are_read() -> None:
     fields = msgspec.structs.asdict(table())
     old = {name: fields[name] for name in (*known, "schema_json", "placement")} | {"format": 1}
     command = {"op": "create_table", "entry": msgspec.msgpack.encode(old), "format": 1}
-    store = Store()
-    store.command(msgspec.msgpack.encode(command))
+    store = CatalogRows()
+    store.apply(msgspec.msgpack.encode(command))
     assert store.catalog.tables == {"orders": table()}
 
 
@@ -226,35 +197,35 @@ def test_only_settings_of_its_own_give_a_table_the_format_that_knows_them() -> N
         told = msgspec.msgpack.decode(command)
         assert told["format"] == msgspec.msgpack.decode(told["entry"])["format"] == 3
         assert msgspec.msgpack.decode(before)["format"] < 3
-    store = Store()
-    store.command(create_table_command(own))
+    store = CatalogRows()
+    store.apply(create_table_command(own))
     assert store.catalog.tables["orders"].settings == TableSettings(retention_records=5_000)
-    store.command(edit_table_command(table(), Seq(1)))
+    store.apply(edit_table_command(table(), Seq(1)))
     assert store.catalog.tables["orders"].settings == TableSettings()
 
 
 def test_table_with_other_settings_is_another_one_unless_it_was_edited() -> None:
     """A request to create it if it does not exist asks for these; what was edited since stays."""
     own = table(settings=TableSettings(retention_bytes=2 << 20))
-    store = Store()
-    store.command(create_table_command(own))
+    store = CatalogRows()
+    store.apply(create_table_command(own))
     again = create_table_command(msgspec.structs.replace(own, uuid=b"v" * 16), if_not_exists=True)
-    assert store.command(again).conflict_seq is None
+    assert store.apply(again).conflict_seq is None
     plain = create_table_command(table(uuid=b"v" * 16), if_not_exists=True)
-    assert store.command(plain).conflict_seq == 1
+    assert store.apply(plain).conflict_seq == 1
     altered = table(settings=TableSettings(retention_bytes=3 << 20))
-    store.command(edit_table_command(altered, Seq(1)))
-    assert store.command(again).conflict_seq is None
-    assert store.command(plain).conflict_seq is None
+    store.apply(edit_table_command(altered, Seq(1)))
+    assert store.apply(again).conflict_seq is None
+    assert store.apply(plain).conflict_seq is None
     assert store.catalog.tables["orders"].settings == TableSettings(retention_bytes=3 << 20)
 
 
 def test_register_node_enters_a_node_and_follows_its_address() -> None:
     """S0.7: an address is not an identity, it may change."""
-    store = Store()
-    store.command(register_node_command(N1, "host:1", 1))
-    store.command(register_node_command(N2, "host:2", 1))
-    assert store.command(register_node_command(N1, "other:1", 1)).conflict_seq is None
+    store = CatalogRows()
+    store.apply(register_node_command(N1, "host:1", 1))
+    store.apply(register_node_command(N2, "host:2", 1))
+    assert store.apply(register_node_command(N1, "other:1", 1)).conflict_seq is None
     assert store.catalog.nodes == {
         "n1": NodeEntry(N1, "other:1", level=1),
         "n2": NodeEntry(N2, "host:2", level=1),
@@ -263,18 +234,18 @@ def test_register_node_enters_a_node_and_follows_its_address() -> None:
 
 def test_register_node_is_a_conflict_when_the_name_has_another_store_uuid() -> None:
     """S0.1: a node that lost its store does not take over its former identity by name."""
-    store = Store()
-    store.command(register_node_command(N1, "host:1", 1))
+    store = CatalogRows()
+    store.apply(register_node_command(N1, "host:1", 1))
     amnesiac = NodeId("n1@" + "ff" * 16)
-    assert store.command(register_node_command(amnesiac, "host:1", 1)).conflict_seq == 1
+    assert store.apply(register_node_command(amnesiac, "host:1", 1)).conflict_seq == 1
     assert store.catalog.nodes["n1"].node == N1
 
 
 @pytest.mark.parametrize("kind", [RecordKind.TERM_START, RecordKind.CONFIG])
 def test_records_about_the_log_change_nothing(kind: RecordKind) -> None:
     """A term start and a configuration occupy a seq and no more."""
-    store = Store()
-    assert store.command(b"anything", kind) == ApplyResult(())
+    store = CatalogRows()
+    assert store.apply(b"anything", kind) == ApplyResult(())
 
 
 @pytest.mark.parametrize(
@@ -286,15 +257,15 @@ def test_records_about_the_log_change_nothing(kind: RecordKind) -> None:
         (RecordKind.COMMAND, msgspec.msgpack.encode({"op": "rename_table"}), "rename_table"),
         (
             RecordKind.COMMAND,
-            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 4}),
-            "catalog format 4 is newer than 3; run a newer version on this node",
+            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 6}),
+            "catalog format 6 is newer than 5; run a newer version on this node",
         ),
         (
             RecordKind.COMMAND,
             msgspec.msgpack.encode({"op": "register_node", "entry": b"\x80"}),
             "no NodeEntry",
         ),
-        (RecordKind.COMMAND, create_table_command(table(format=4)), "catalog format 4 is newer"),
+        (RecordKind.COMMAND, create_table_command(table(format=6)), "catalog format 6 is newer"),
     ],
 )
 def test_record_that_cannot_be_understood_stops_the_node(
@@ -302,7 +273,7 @@ def test_record_that_cannot_be_understood_stops_the_node(
 ) -> None:
     """A newer or damaged command is never skipped: that would part the replicas."""
     with pytest.raises((CorruptRecordError, NewerFormatError)) as error:
-        Store().command(payload, kind)
+        CatalogRows().apply(payload, kind)
     assert text in str(error.value)
     # Damage has the tables built again; what is only newer must be left as it is.
     is_newer = "newer" in text or "of kind" in text
@@ -314,8 +285,8 @@ def test_stored_bytes_are_those_of_the_command() -> None:
     entry = msgspec.structs.asdict(table()) | {"colour": "red"}
     raw = msgspec.msgpack.encode(entry)
     command = msgspec.msgpack.encode({"op": "create_table", "entry": raw, "format": 1})
-    store = Store()
-    store.command(command)
+    store = CatalogRows()
+    store.apply(command)
     assert store.rows[b"t/orders"].value == raw
     assert store.catalog.tables == {"orders": table()}
 
@@ -323,9 +294,9 @@ def test_stored_bytes_are_those_of_the_command() -> None:
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ((b"x/1", b"\x80"), "unknown sort"),
+        ((b"?/1", b"\x80"), "unknown sort"),
         ((b"t/1", b"\x80"), "no TableEntry"),
-        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 4))), "catalog format 4 is newer"),
+        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 6))), "catalog format 6 is newer"),
     ],
 )
 def test_catalog_refuses_rows_that_this_version_cannot_read(
@@ -338,9 +309,9 @@ def test_catalog_refuses_rows_that_this_version_cannot_read(
 
 def test_catalog_is_ordered_by_name_whatever_the_order_of_rows() -> None:
     """Everything derived from the catalog is the same on every node."""
-    store = Store()
+    store = CatalogRows()
     for name in ("b", "a", "c"):
-        store.command(create_table_command(table(name, name.encode() * 16)))
+        store.apply(create_table_command(table(name, name.encode() * 16)))
     assert list(store.catalog.tables) == ["a", "b", "c"]
     backwards = Catalog.from_rows(
         [(r.key, r.value, r.seq) for r in reversed(store.rows.values())], 3
@@ -350,8 +321,8 @@ def test_catalog_is_ordered_by_name_whatever_the_order_of_rows() -> None:
 
 def test_catalog_answers_by_channel_and_by_node() -> None:
     """A channel's table and replicas, and the channels of a node, come from the committed rows."""
-    store = Store()
-    store.command(create_table_command(table(placement=((N1, N2), (N2, N3)))))
+    store = CatalogRows()
+    store.apply(create_table_command(table(placement=((N1, N2), (N2, N3)))))
     catalog = store.catalog
     first, second = catalog.tables["orders"].channels
     assert (first, second) == (channel_id(b"u" * 16, 0), channel_id(b"u" * 16, 1))
@@ -363,10 +334,10 @@ def test_catalog_answers_by_channel_and_by_node() -> None:
 
 def test_catalog_knows_no_channel_of_a_dropped_or_unknown_table() -> None:
     """S0.8: nothing is derived from a channel id that no committed table has."""
-    store = Store()
-    store.command(create_table_command(table()))
+    store = CatalogRows()
+    store.apply(create_table_command(table()))
     assert store.catalog.replicas_of(channel_id(b"u" * 16, 2)) == ()
-    store.command(drop_table_command("orders", b"u" * 16))
+    store.apply(drop_table_command("orders", b"u" * 16))
     channel = channel_id(b"u" * 16, 0)
     assert store.catalog.table_of(channel) is None
     assert store.catalog.replicas_of(channel) == ()
@@ -385,8 +356,8 @@ def test_catalog_encodings_stay_as_they_are_stored() -> None:
 
 def test_node_that_an_older_version_entered_is_at_level_0() -> None:
     """The stored bytes of the first version have no level."""
-    store = Store()
-    store.command(
+    store = CatalogRows()
+    store.apply(
         bytes.fromhex(
             "83a26f70ad72656769737465725f6e6f6465"
             "a5656e747279c421"

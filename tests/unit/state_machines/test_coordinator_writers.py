@@ -67,7 +67,7 @@ def test_acknowledgements_trim_the_outbox_cumulatively() -> None:
 
 
 def test_vector_of_an_old_commit_is_at_least_its_own() -> None:
-    """When its manifest is gone, ALREADY tells the present vector: nothing is ever behind it."""
+    """When its manifest is gone, ALREADY gives the present vector: nothing is ever behind it."""
     bench = committed()
     bench.step(Trim(((0, 1), (1, 1))))
     bench.begin("v", 1, 9)

@@ -37,7 +37,7 @@ def begin(batch_id: int, writer: str = "counts", lineage: str = "ck") -> BeginBa
         (begin(1), "unknown_table"),
         (begin(0), None),  # nothing can be missing
         (begin(7, lineage="new"), None),  # a new checkpoint, whatever its first batch here
-        (begin(7, lineage=""), None),  # nobody told
+        (begin(7, lineage=""), None),  # nobody reported it
         (begin(7, writer="counts-2"), None),  # the user's word, or a second sink
         (begin(7, writer="other"), None),
     ],

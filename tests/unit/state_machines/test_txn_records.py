@@ -59,7 +59,8 @@ def test_bytes_in_the_log_stay_as_they_are(step: AnyStep, written: str) -> None:
 
 
 def test_step_of_a_newer_format_is_no_damage() -> None:
-    """The node stops and leaves its tables alone (GAP-15); what cannot be read at all is told."""
+    """The node stops and leaves its tables alone (GAP-15); what cannot be read at all is
+    reported."""
     with pytest.raises(NewerFormatError, match="run a newer version"):
         decode_step(b"\x02\x90")
     for payload in (b"", b"\x01", b"\x01\x91\x63", encode_step(Drop("w", 4))[:-1]):
@@ -68,7 +69,7 @@ def test_step_of_a_newer_format_is_no_damage() -> None:
 
 
 def test_verdict_travels_with_all_it_says() -> None:
-    """The leader tells the client what the machine found when the step was applied."""
+    """The leader answers the client with what the machine found when the step was applied."""
     verdict = Verdict("already", "", "", 4, 7, 2, (7, 3), 11)
     assert decode_verdict(encode_verdict(verdict)) == verdict
 

@@ -71,7 +71,7 @@ def test_bytes_that_are_overwritten_are_kept_until_they_are_synced(disk: Disk) -
 
 
 def test_appended_bytes_are_at_the_end_of_the_file(disk: Disk) -> None:
-    """Nothing was there before; the path is told in full, wherever the process stands."""
+    """Nothing was there before; the path is reported in full, wherever the process stands."""
     descriptor = disk.ops.open(Path(os.path.relpath(disk.path)), os.O_WRONLY | os.O_APPEND)
     for at, data in ((10, b"ab"), (12, b"c")):
         assert disk.ops.write(descriptor, data) == len(data)
@@ -97,7 +97,7 @@ def test_journal_is_written_where_one_lies_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_appended", [True, False])
 def test_full_or_broken_disk_takes_nothing(disk: Disk, is_appended: bool) -> None:
-    """No byte is written and no line told of it."""
+    """No byte is written and no line says so."""
     descriptor = disk.ops.open(disk.path, os.O_WRONLY)
     arguments: tuple[Any, ...] = (descriptor, b"ab") if is_appended else (descriptor, b"ab", 0)
     write = partial(disk.ops.write if is_appended else disk.ops.pwrite, *arguments)

@@ -222,7 +222,7 @@ class Recorded:
         self.told: list[Any] = []
 
     def doing(self, area: Area, call: str, path: Path) -> Recorded:
-        """The watch is told."""
+        """The watch is notified."""
         assert area is Area.LOG
         self.told.append((call, path))
         return self
@@ -297,7 +297,7 @@ def test_each_call_is_noted_while_it_is_under_way(
 
 
 def test_closed_descriptor_belongs_to_no_file() -> None:
-    """The next file that has its number is told by its own name."""
+    """The next file that has its number is reported by its own name."""
     recorded: Any = Recorded()
     ops = WatchedFileOps(recorded, recorded)
     ops.open(PATH, 0)

@@ -150,6 +150,52 @@ def test_store_belongs_to_its_cluster_for_ever(tmp_path: Path) -> None:
     store.close(is_clean=True)
 
 
+def test_store_that_joined_belongs_to_its_cluster_for_ever(tmp_path: Path) -> None:
+    """M28: with its number and where the others were, in one write; the same again is fine."""
+    store = open_it(tmp_path)
+    assert (store.number, store.nodes_at_joining) == (0, ())
+    now = ((MEMBERS[0][0], "moved:1"),)
+    store.record_joining(CLUSTER, MEMBERS, now, 17)
+    store.record_joining(CLUSTER, MEMBERS, (), 18)
+    store.close(is_clean=True)
+    store = open_it(tmp_path)
+    assert (store.cluster_id, store.members) == (CLUSTER, MEMBERS)
+    assert (store.number, store.nodes_at_joining) == (17, now)
+    belonging = belonging_of(tmp_path, store.name)
+    assert belonging is not None
+    assert (belonging.members, belonging.nodes) == (MEMBERS, now)
+    with pytest.raises(StoreIdentityError, match="cannot join"):
+        store.record_joining(b"another-cluster!", MEMBERS, (), 1)
+    store.close(is_clean=True)
+
+
+def test_store_that_takes_part_in_a_founding_joins_no_cluster(tmp_path: Path) -> None:
+    """S0.7: at most one, ever; that founding may end any moment."""
+    store = open_it(tmp_path)
+    store.record_proposal(CLUSTER, MEMBERS)
+    for cluster in (CLUSTER, b"another-cluster!"):
+        with pytest.raises(StoreIdentityError, match="accepted the founding of cluster"):
+            store.record_joining(cluster, MEMBERS, (), 1)
+    assert store.cluster_id == b""
+    store.close(is_clean=True)
+
+
+def test_crash_while_joining_leaves_all_or_nothing(tmp_path: Path) -> None:
+    """M28: a store without a cluster asks again, under the same id."""
+    ops = FaultyFiles()
+    store = open_it(tmp_path, ops=ops)
+    node = store.node
+    ops.fail("sync", MARKER_NAME + ".new", errno.ENOSPC)
+    with pytest.raises(DiskFullError):
+        store.record_joining(CLUSTER, MEMBERS, (), 17)
+    assert store.cluster_id == store.accepted_proposal == b""
+    store.close(is_clean=True)
+    store = open_it(tmp_path)
+    assert (store.node, store.cluster_id) == (node, b"")
+    store.record_joining(CLUSTER, MEMBERS, (), 17)
+    store.close(is_clean=True)
+
+
 def test_files_without_a_marker_are_refused_untouched(tmp_path: Path) -> None:
     """S0.2: a directory that lost its marker does not become a new store."""
     open_it(tmp_path).close(is_clean=True)
@@ -161,7 +207,7 @@ def test_files_without_a_marker_are_refused_untouched(tmp_path: Path) -> None:
 
 
 def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    """A mistyped path is told as such."""
+    """A mistyped path is reported as such."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StoreIdentityError, match="is no directory"):
         open_it(tmp_path / "file")
@@ -338,7 +384,7 @@ def test_directory_without_a_founded_store_is_not_kept_locked(
 
 
 def test_start_notes_its_boot_and_its_process(tmp_path: Path) -> None:
-    """S0.6: each start has an id of its own, and a clean stop is told by it."""
+    """S0.6: each start has an id of its own, and a clean stop is known by it."""
     boots = []
     for is_clean in (True, False, True):
         store = open_it(tmp_path)
@@ -392,7 +438,7 @@ def test_root_of_a_file_system_may_be_a_data_directory(tmp_path: Path) -> None:
 
 
 def test_disk_with_just_enough_space_will_do(tmp_path: Path) -> None:
-    """A byte less is told with both numbers, and the lock is let go."""
+    """A byte less is reported with both numbers, and the lock is let go."""
     ops = FaultyFiles()
     ops.free = 999
     with pytest.raises(DiskFullError, match="has 999 bytes free, 1000 are needed"):

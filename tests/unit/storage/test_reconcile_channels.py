@@ -91,7 +91,7 @@ def judged(log: SegmentLog, tables: Tables) -> tuple[list[str], list[ChannelId]]
 
 @pytest.mark.parametrize("applied", [EMPTY_HISTORY, at(1), at(3)])
 def test_table_that_is_not_ahead_of_its_log_stays(log: SegmentLog, applied: History) -> None:
-    """Nothing is told, and the channel is whole."""
+    """Nothing is reported, and the channel is whole."""
     assert shortfall_then(log, Tables(applied=applied)) == ([], [], None)
 
 
@@ -170,7 +170,7 @@ def test_table_in_front_of_a_base_is_never_emptied(log: SegmentLog) -> None:
 
 
 def test_record_of_another_term_in_a_whole_log_is_refused(log: SegmentLog) -> None:
-    """S10: one of log and table is of another time, and nobody can tell which."""
+    """S10: one of log and table is of another time, and it cannot be known which."""
     tables = Tables(applied=at(2, term=3))
     with pytest.raises(PromisesLostError) as raised:
         reconcile(log, tables)

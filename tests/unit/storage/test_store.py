@@ -189,6 +189,20 @@ def test_rows_of_a_dropped_channel_are_removed_at_the_next_start(tmp_path: Path)
     store.close(is_clean=True)
 
 
+def test_table_of_a_removed_replica_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    """S0.1: a stop between the log and the table leaves nothing behind that a later one applies."""
+    store = open_it(tmp_path)
+    fill(store)
+    store.log.remove_replica(CHANNEL, 0)
+    store.log.flush()
+    store.close(is_clean=True)
+    store = open_it(tmp_path)
+    assert store.tables.stored_channels() == ()
+    assert store.log.open_channel(CHANNEL, 1).shortfall is None
+    assert store.tables.open_channel(CHANNEL, TableMachine()) == 0
+    store.close(is_clean=True)
+
+
 def test_rebuilt_tables_are_told(tmp_path: Path) -> None:
     """Loudly: it costs time and says something about the disk."""
     store = open_it(tmp_path)

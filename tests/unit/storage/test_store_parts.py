@@ -117,5 +117,5 @@ def test_directory_and_files_that_are_written_are_watched(
     assert str(store.watch_presence(pytest.fail)) == "watch"
     names = ["lock", "0000000000000001.log", "mark"]
     directories = (directory, directory / "log", directory / "tables")
-    assert seen == [directories, names, pytest.fail, store.space.look]
+    assert seen == [directories, names, pytest.fail, store.space.look_and_restore]
     store.close(is_clean=True)

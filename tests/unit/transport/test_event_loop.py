@@ -46,7 +46,7 @@ def test_other_threads_get_the_same_kind(name: str) -> None:
 
 
 def test_blocking_client_runs_on_the_loop_of_its_settings() -> None:
-    """A typing error in the name is told with the names that there are."""
+    """A typing error in the name is reported with the names that there are."""
 
     async def running() -> str:
         return type(asyncio.get_running_loop()).__module__.partition(".")[0]

@@ -35,7 +35,7 @@ ME, OTHER = NodeId("n1"), NodeId("n2")
 
 
 class World:
-    """A service whose parts note what they are told."""
+    """A service whose parts note what they are called with."""
 
     def __init__(self) -> None:
         self.node = MagicMock(name="node")
@@ -206,8 +206,16 @@ def test_closed_channel_is_told_and_begins_anew_when_it_comes_back() -> None:
     assert call.coordinator.leads(led, 7) in world.told()
 
 
+def test_opened_channel_is_told_to_those_who_wait_for_its_commits() -> None:
+    """It may have been opened anew from another replica's table."""
+    world = World()
+    opened = runner()
+    world.service.on_channel_opened(opened, 7)
+    assert world.told() == [call.states.on_channel_opened(opened, 7)]
+
+
 def test_what_is_sent_waits_for_the_disk_and_comes_to_this_node_at_once() -> None:
-    """S0.5: it may tell of what is not durable yet; this node knows that of itself."""
+    """S0.5: it may speak of what is not durable yet; this node knows that of itself."""
     world = World()
     reply = StagedReply(CHANNEL, Term(5), OTHER_CHANNEL, 9, STAGED)
     world.service.sender.deliver(OTHER, reply)

@@ -65,7 +65,7 @@ def test_success_is_told_only_when_every_touched_channel_has_applied() -> None:
     world.stage(attempt, 0, {b"a": b"1"})
     world.stage(attempt, 1, {b"b": b"2"})
     coordinator = world.leader(0)
-    # Partition 1 stops once it said that its rows are there: its replicas hear nothing of it from
+    # Partition 1 stops once it said that its rows are there: its replicas get nothing of it from
     # each other any more.
     blocked = world.channels[1]
     send = world.cluster.network.send
@@ -165,7 +165,8 @@ def test_batch_of_many_rows_counts_as_many_in_the_lag() -> None:
 
 
 def test_state_of_a_commit_is_pinned_and_stays_whatever_follows() -> None:
-    """Rule 7: each channel tells the commit of its state; a pinned state is not moved by others."""
+    """Rule 7: each channel states the commit of its state; a pinned state is not moved by
+    others."""
     world = BatchWorld.start()
     for number in (1, 2):
         attempt = world.begin(number, b"%016d" % number).attempt

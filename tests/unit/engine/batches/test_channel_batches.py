@@ -1,4 +1,5 @@
-"""Micro-batches at one channel that is led here: what is taken, told, written down and asked."""
+"""Micro-batches at one channel that is led here: what is taken, answered, written down and
+asked."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ class World:
         return part_of(1, self.bench.refs("w", 1))
 
     def ask(self, part: ChannelPart, *, channel: ChannelId = COORDINATOR) -> list[Any]:
-        """The coordinator asks for a part; what is told at once."""
+        """The coordinator asks for a part; what is reported at once."""
         question = AskStaged(channel, Term(4), CHANNEL, 9, "w", 1, ((0, 7),), part)
         self.batches.on_ask_staged(OTHER, question, 10)
         return self.host.take()
@@ -146,12 +147,12 @@ class World:
         )
 
     def push(self, n: int, prev: int, sender: NodeId = OTHER) -> list[tuple[NodeId, str, int]]:
-        """The coordinator pushes a commit; (to, reason, applied) told at once."""
+        """The coordinator pushes a commit; (to, reason, applied) answered at once."""
         self.batches.on_apply_batch(sender, self.apply_message(n, prev), 10)
         return [(to, reply.reason, reply.applied) for to, reply in self.host.take()]
 
     def applied(self, n: int, prev: int) -> list[tuple[NodeId, str, int]]:
-        """The record of a commit is applied here; what is told."""
+        """The record of a commit is applied here; what is reported."""
         message = self.apply_message(n, prev)
         batch = BatchApply(
             n, prev, "w", n, 1, 0, message.winners, message.part, message.vector, 1_000
@@ -170,7 +171,7 @@ def resolved(*floors: tuple[str, int], channel: ChannelId = COORDINATOR) -> Reso
 
 
 def test_chunks_of_finished_attempts_are_refused_and_those_of_the_next_are_not() -> None:
-    """Rule 6: per writer, and what was told once stays."""
+    """Rule 6: per writer, and what was reported once stays."""
     world = World()
     world.batches.on_resolved(resolved(("w", 4), ("v", 1)), 10)
     world.batches.on_resolved(resolved(("w", 2)), 10)
@@ -303,7 +304,7 @@ def test_part_that_is_not_here_is_called_missing_after_a_quorum_spoke() -> None:
 
 
 def test_each_question_to_a_quorum_is_answered_by_itself() -> None:
-    """Nothing is told where nobody confirmed the leader: the coordinator asks again."""
+    """Nothing is answered where nobody confirmed the leader: the coordinator asks again."""
     world = World()
     for _ in range(2):
         world.ask(ChannelPart(1, 1, 1, 10, 5))
@@ -393,7 +394,7 @@ def test_batch_out_of_its_turn_is_put_off() -> None:
 
 
 def test_batch_whose_record_was_refused_is_told_busy_and_may_be_pushed_again() -> None:
-    """All who asked are told; an acknowledged record alone says nothing yet."""
+    """All who asked are answered; an acknowledged record alone says nothing yet."""
     world = World(staged=1)
     world.push(1, 0)
     world.push(1, 0, sender=THIRD)
@@ -493,7 +494,7 @@ def test_remembered_floors_are_bounded_and_the_newest_stay(
 
 
 def test_leadership_that_goes_on_forgets_nothing() -> None:
-    """The elector tells every change, also one that does not concern this replica's role."""
+    """The elector reports every change, also one that does not concern this replica's role."""
     world = World()
     world.batches.on_resolved(resolved(("w", 4)), 10)
     world.batches.leader_changed(world.host.runner, 20)

@@ -132,7 +132,7 @@ def test_chunks_that_come_behind_those_of_the_manifest_stop_nothing() -> None:
     attempt = world.begin(1).attempt
     world.stage(attempt, 1, {b"a": b"1"})
     request = world.commit_request(attempt, 1)
-    # The same task goes on as if it had not told what it staged.
+    # The same task goes on as if it had not reported what it staged.
     assert isinstance(world.stage(attempt, 1, {b"late": b"2"}, number=1), PubAck)
     [answer] = world.tell(request)
     assert isinstance(answer, BatchAnswer)
@@ -164,7 +164,7 @@ def test_commit_is_decided_when_every_channel_has_said_yes_and_not_before() -> N
 
 
 def test_channel_without_an_answer_costs_the_commit_its_time_and_decides_nothing() -> None:
-    """The client hears that it is pending; the next attempt is not held up by it."""
+    """The client learns that it is pending; the next attempt is not held up by it."""
     world = BatchWorld.start()
     asunder(world)
     attempt = world.begin(1).attempt

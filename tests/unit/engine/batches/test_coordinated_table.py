@@ -11,6 +11,7 @@ from raftstore.engine.batches.coordinated_table import PUSH_MS_MAX, CoordinatedT
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import OK, CommitBatch
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.state_machines.batches.txn_records import Trim, Verdict
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
 from tests.batch_bench import CoordinatorBench, DictState, manifest_of
@@ -44,7 +45,13 @@ def leading_runner(term: int = 3) -> Any:
     """Partition 0, led here and ready."""
     elector = SimpleNamespace(term=Term(term), role=Role.LEADER, leader=LEADER)
     core = SimpleNamespace(commit_seq=Seq(0), last_seq=Seq(0), leader_is_ready=True)
-    return SimpleNamespace(channel=CHANNEL, name="orders/0", elector=elector, core=core)
+    return SimpleNamespace(
+        channel=CHANNEL,
+        name="orders/0",
+        elector=elector,
+        core=core,
+        table_settings=DEFAULT_SETTINGS,
+    )
 
 
 def two_commits() -> tuple[CoordinatorBench, CoordinatedTable]:

@@ -1,4 +1,4 @@
-"""The coordinator without a cluster: whom it refuses, what it writes down, whom it tells what."""
+"""The coordinator without a cluster: whom it refuses, what it writes down and what it sends."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_client_hears_of_success_when_every_channel_has_applied_the_commit() -> 
 
 
 def test_decided_batch_is_pushed_to_each_channel_until_it_has_applied_it() -> None:
-    """Whether anybody waits for it or not; the log hears of it a while later."""
+    """Whether anybody waits for it or not; the log learns of it a while later."""
     world = decided()
     world.coordinator.leads(world.host.runner, 0)
     pushes = world.sent(ApplyBatch)
@@ -360,11 +360,16 @@ def test_all_who_wait_hear_that_the_leadership_ended() -> None:
     assert world.told() == []
 
 
-def test_dropped_table_is_told_to_all_who_wait() -> None:
-    """Nothing is pushed for the table any more."""
+@pytest.mark.parametrize(
+    ("is_reopened", "code"), [(False, "unknown_table"), (True, "leadership_lost")]
+)
+def test_dropped_table_is_told_to_all_who_wait(is_reopened: bool, code: str) -> None:
+    """Nothing is pushed for the table any more. Of one that is opened anew nobody is informed that
+    it was dropped: what was decided goes on with the next leader (S4.3)."""
     world = decided()
+    world.host.runner.is_reopened = is_reopened
     world.coordinator.on_channel_closed(world.host.runner)
-    assert codes(world.told()) == [(5, "unknown_table")]
+    assert codes(world.told()) == [(5, code)]
     world.coordinator.on_channel_closed(world.host.runner)
     assert world.coordinator.deadlines.next_ms == NEVER_MS
     assert world.coordinator.waiting.deadlines.next_ms == NEVER_MS

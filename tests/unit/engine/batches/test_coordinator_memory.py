@@ -114,7 +114,7 @@ def test_attempts_are_remembered_while_they_are_open(table: CoordinatedTable) ->
     """One for each writer, and none that is decided, whatever their time to live."""
     for attempt in range(2, 1_000):
         table.touch(attempt, "other", 10**12, 0)
-    table.touch(5, "other", 1, 0)  # told of late
+    table.touch(5, "other", 1, 0)  # reported late
     assert table.take_expired(10**6) == []
     table.settle(5)
     table.ack(1, 1)
@@ -155,7 +155,7 @@ def test_end_of_an_attempt_is_asked_for_until_it_is_ended() -> None:
 
 
 def test_success_waits_also_when_the_state_is_ahead_of_what_was_reported() -> None:
-    """Rule 5: the thread that applies is a step ahead of the one that hears of it."""
+    """Rule 5: the thread that applies is a step ahead of the one that learns of it."""
     world = BatchWorld.start()
     attempt = world.begin(1).attempt
     world.stage(attempt, 1, {b"b": b"2"})
@@ -195,7 +195,7 @@ def _runner(node: SimNode) -> NodeRunner:
 
 
 class _Brake:
-    """Applies on a node only as many steps as it is told."""
+    """Applies on a node only as many steps as it is asked to."""
 
     def __init__(self, node: SimNode) -> None:
         self.node, self.steps, self.go_on = node, 0, node._start_apply

@@ -57,7 +57,7 @@ def pushes(world: World) -> list[tuple[int, int]]:
 def say_staged(
     world: World, token: int, partition: int, reason: str, *, chunks: int = 0, rows: int = 0
 ) -> list[Any]:
-    """A channel tells of its part of a batch; what clients hear."""
+    """A channel reports its part of a batch; the answers to clients."""
     target = channel_id(TABLE, partition)
     reply = StagedReply(CHANNEL, Term(3), target, token, reason, chunks, rows)
     world.coordinator.on_staged_reply(OTHER, reply, world.now_ms)
@@ -119,7 +119,7 @@ def test_client_hears_of_what_an_earlier_leader_wrote_down_of_its_channels() -> 
 
 
 def test_batch_that_is_in_the_table_already_opens_nothing() -> None:
-    """Its task is told so, and no time runs."""
+    """Its task gets that answer, and no time runs."""
     world = decided()
     for partition in (0, 1):
         world.say_applied(partition, 1)
@@ -282,7 +282,7 @@ def test_refusal_of_a_client_that_waits_for_too_much_names_the_setting() -> None
 
 
 def test_largest_holder_gives_up_its_newest_request_when_others_need_the_place() -> None:
-    """It is told so, and its channels are asked for it no more."""
+    """It gets that answer, and its channels are asked for it no more."""
     world = opened()
     whole = manifest_of((1,))
     for client in (1, 2):

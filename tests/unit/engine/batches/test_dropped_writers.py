@@ -55,7 +55,8 @@ def test_stream_does_not_begin_a_table_anew_in_its_middle() -> None:
     assert is_opened(begin(world, 5, "ck", writer="second"))
     assert is_opened(begin(world, 5, "new"))
     make_anew(world, ())
-    # The second table knew the writer by its new checkpoint, and nobody told who had what in it.
+    # The second table knew the writer by its new checkpoint, and nobody reported who had what in
+    # it.
     assert refusal(begin(world, 6, "ck")) == "unknown_table"
     assert is_opened(begin(world, 0, "ck"))
     assert is_opened(begin(world, 1, "ck"))

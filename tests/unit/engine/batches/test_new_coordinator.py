@@ -118,7 +118,7 @@ def test_batch_that_is_committed_and_not_applied_here_is_not_called_incomplete()
 
 
 def test_batch_that_was_decided_while_its_channels_were_asked_is_not_called_incomplete() -> None:
-    """Its own record is judged again before anybody is told that rows are missing."""
+    """Its own record is judged again before anybody is answered that rows are missing."""
     world = World()
     world.bench.commit(1)
     world.applied(0, 1)

@@ -48,7 +48,7 @@ def test_leadership_gives_all_open_attempts_their_whole_time() -> None:
 
 
 def test_attempt_that_a_task_began_again_is_not_given_more_time_by_the_search() -> None:
-    """The time that this leader was told itself counts."""
+    """The time that was stated to this leader itself counts."""
     table = table_of(opened("w"))
     table.touch(1, "w", 700, 0)
     table.scan_writers(500)

@@ -1,4 +1,4 @@
-"""A term of the store that no message has room for is told when the channel is opened."""
+"""A term of the store that no message has room for is reported when the channel is opened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANNEL = ChannelId(bytes(18))
 def opened(term: int) -> None:
     """Open a channel that a store remembers in this term."""
     recovered = RecoveredChannel(CHANNEL, Term(term), None, (), Seq(0))
-    host = SimpleNamespace(me="n1@00", log=SimpleNamespace(open_channel=lambda _: recovered))
+    host = SimpleNamespace(me="n1@00", log=SimpleNamespace(open_channel=lambda *_: recovered))
     ChannelRunner(
         cast(Any, host),
         channel=CHANNEL,

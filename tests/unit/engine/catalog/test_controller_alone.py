@@ -15,7 +15,7 @@ from raftstore.engine.channel.runner import NO_BOUNDS
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity
 from raftstore.engine.peers.told_levels import ToldLevels
-from raftstore.errors import StoreTooOldError, UnknownChannelError
+from raftstore.errors import StoreTooOldError, UnavailableError, UnknownChannelError
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.reads import Bounds
 from raftstore.state_machines.catalog import (
@@ -27,6 +27,15 @@ from raftstore.state_machines.catalog import (
     TableEntry,
     register_node_command,
 )
+from raftstore.state_machines.catalog_members import (
+    DrainingEntry,
+    RetiredEntry,
+    TicketEntry,
+    draining_key,
+    retired_key,
+    ticket_key,
+)
+from raftstore.state_machines.catalog_replicas import ChangeReplicas
 from raftstore.state_machines.table import TableMachine
 from raftstore.types import (
     ChannelConfig,
@@ -51,7 +60,7 @@ GUID = make_guid(b"session!", 1)
 
 
 def table(name: str = "orders", uuid: bytes = UUID, partitions: int = 1, **more: Any) -> TableEntry:
-    """A table with a replica of each partition here, unless told otherwise."""
+    """A table with a replica of each partition here, by default."""
     placement = more.pop("placement", (NODES,) * partitions)
     return TableEntry(name, uuid, ("k",), partitions, 3, "fsync", None, "", placement, **more)
 
@@ -70,25 +79,32 @@ class Bench:
         self.version = Seq(0)
         self.scans = 0
         self.role, self.is_ready = Role.LEADER, True
+        self.config = ChannelConfig((NODES,))
         self.proposed: list[bytes] = []
         self.outcomes: list[Callable[[PubAck | PubReject, int], None]] = []
         self.reports = SimpleNamespace(hints=self.hints)
         members = tuple((node, f"{node_name(node)}:7100") for node in NODES)
         me: Any = self
         parts: Any = SimpleNamespace(
+            guard=SimpleNamespace(catalog_refusal=lambda: None),
             settings=SimpleNamespace(
                 heartbeat=SimpleNamespace(discover_interval_ms=INTERVAL_MS),
                 query=SimpleNamespace(standby_reads=True),
                 storage=SimpleNamespace(channels_max=100),
             ),
+            log=SimpleNamespace(removed=lambda _channel: None, holds=lambda _channel: False),
             tables=me,
+            outbox=me,
             ids=me,
             tell=lambda name, **fields: self.calls.append((name, fields)),
+            clock=SimpleNamespace(wall_ms=lambda: 1_000_000),
         )
+        self.retirements: list[str] = []
         self.controller = CatalogController(
             NodeIdentity(ME, CLUSTER, b"b" * 16, members, **identity),
             parts, me, me, ToldLevels(ME, level), me, me,
         )  # fmt: skip
+        self.controller.on_retired = self.retirements.append
 
     # --- what the controller works with -----------------------------------------------------------
 
@@ -96,6 +112,11 @@ class Bench:
         """How far the catalog is applied."""
         assert channel == METADATA
         return self.version
+
+    def is_leaving(self, channel: ChannelId) -> bool:
+        """No table waits to go."""
+        del channel
+        return False
 
     def scan(self, channel: ChannelId, start: bytes, stop: bytes, limit: int) -> Any:
         """Every row of the catalog."""
@@ -113,11 +134,12 @@ class Bench:
             raise UnknownChannelError("dropped")
         self.opened.append((name, {"now_ms": now_ms, **how}))
         self.machines[channel] = machine
-        core = SimpleNamespace(leader_is_ready=self.is_ready)
+        core = SimpleNamespace(leader_is_ready=self.is_ready, config=lambda: self.config)
         elector = SimpleNamespace(role=self.role, leader=OTHER, term=Term(6))
         self.runners[channel] = SimpleNamespace(
-            channel=channel, name=name, bounds=how["bounds"], elector=elector, core=core, me=ME
-        )
+            channel=channel, name=name, bounds=how["bounds"], elector=elector, core=core, me=ME,
+            inform=lambda event, now_ms: self.calls.append(("inform", event, now_ms)),
+        )  # fmt: skip
 
     def close(self, channel: ChannelId, now_ms: int) -> None:
         """A channel closes."""
@@ -130,6 +152,18 @@ class Bench:
     def add_peer(self, node: NodeId, now_ms: int) -> None:
         """A node is known."""
         self.calls.append(("peer", node, now_ms))
+
+    def remove_peer(self, node: NodeId, now_ms: int) -> None:
+        """A node has left."""
+        self.calls.append(("gone", node, now_ms))
+
+    def uuid(self) -> bytes:
+        """A guid."""
+        return b"g" * 16
+
+    def is_up(self, node: NodeId) -> bool:
+        """All are."""
+        return bool(node)
 
     def forget_hints(self, exists: Any) -> None:
         """Tables are gone."""
@@ -161,6 +195,13 @@ class Bench:
             gone = msgspec.msgpack.encode(DroppedEntry(entry.name))
             self.rows[DROPPED_PREFIX + entry.uuid] = (gone, self.version)
 
+    def retire(self, *nodes: NodeId) -> None:
+        """The nodes have left."""
+        self.version = Seq(self.version + 1)
+        for node in nodes:
+            self.rows.pop(CatalogMachine.node_key(node_name(node)), None)
+            self.rows[retired_key(node)] = (msgspec.msgpack.encode(RetiredEntry()), self.version)
+
     def register(self, level: int = LEVEL) -> None:
         """All founders are in the catalog, as they are."""
         self.put(*(NodeEntry(node, f"{node_name(node)}:7100", level=level) for node in NODES))
@@ -171,6 +212,11 @@ class Bench:
         """The controller, with everything open."""
         self.controller.start(1)
         return self.controller
+
+    def orders(self) -> list[Any]:
+        """Orders that were proposed for channels."""
+        decode = msgspec.msgpack.Decoder(ChangeReplicas).decode
+        return [decode(each) for each in self.proposed if b"change_replicas" in each]
 
     def named(self, name: str) -> list[tuple[Any, ...]]:
         """Calls of one name, without it."""
@@ -200,6 +246,21 @@ def test_start_opens_the_metadata_and_every_channel_at_once() -> None:
     assert how["creation_config"] == ChannelConfig((NODES,))
     assert isinstance(bench.machines[channel_id(UUID, 0)], TableMachine)
     assert controller.deadlines.next_ms == NEVER_MS
+
+
+def test_start_knows_the_peers_before_it_opens_channels() -> None:
+    """S1.9: electors of channels look at the peers."""
+    bench = Bench()
+    opened_after: list[int] = []
+    open_channel = bench.open
+
+    def noted(*of: Any, **how: Any) -> None:
+        opened_after.append(sum(call[0] == "peer" for call in bench.calls))
+        open_channel(*of, **how)
+
+    bench.open = noted  # type: ignore[method-assign]
+    bench.start()
+    assert opened_after[0] == len(NODES)
 
 
 def test_start_tells_how_many_channels_are_open() -> None:
@@ -254,7 +315,7 @@ def test_channel_that_waits_is_not_opened_when_its_table_goes_or_when_it_is_open
 
 
 def test_channel_with_all_replicas_elsewhere_is_known_and_not_opened() -> None:
-    """S0.8: it exists; what hints tell of it is believed."""
+    """S0.8: it exists; what hints say of it is believed."""
     bench = Bench()
     bench.put(table(partitions=2, placement=((OTHER, THIRD), (THIRD, ME))))
     controller = bench.start()
@@ -306,12 +367,14 @@ def test_channel_is_opened_anew_from_the_catalog() -> None:
         bench.opened.clear()
         controller.reopen(runner, 7)
         assert bench.calls[-1] == ("close", runner.name, 7)
+        assert runner.is_reopened
         assert [(name, how["now_ms"]) for name, how in bench.opened] == [(runner.name, 7)]
     bench.remove(table(), is_told=False)
     controller.on_catalog_applied(8)
     bench.opened.clear()
-    controller.reopen(bench.runners[channel], 9)
-    assert (bench.opened, channel in bench.runners) == ([], False)
+    runner = bench.runners[channel]
+    controller.reopen(runner, 9)
+    assert (bench.opened, channel in bench.runners, runner.is_reopened) == ([], False, False)
 
 
 def test_catalog_is_read_when_it_moved_and_waiting_clients_are_looked_at_always() -> None:
@@ -358,8 +421,105 @@ def test_newest_endpoint_of_each_node_counts() -> None:
     assert Bench().controller.endpoints()[ME] == "n1:7100"
 
 
+def test_retired_node_leaves_every_view() -> None:
+    """M27: its address, its level, and the watch of it; what it says later brings nothing back."""
+    bench = Bench()
+    bench.put(NodeEntry(NEWCOMER, "new:4"))
+    bench.register()
+    controller = bench.start()
+    controller.on_introduced(NEWCOMER, "new:5", 1)
+    assert controller.levels()[NEWCOMER] == 0
+    bench.retire(NEWCOMER, THIRD)
+    controller.on_catalog_applied(2)
+    assert list(controller.endpoints()) == list(controller.levels()) == [ME, OTHER]
+    assert sorted(bench.named("gone")) == [(THIRD, 2), (NEWCOMER, 2)]
+    controller.on_introduced(NEWCOMER, "new:5", 1)
+    assert NEWCOMER not in controller.endpoints()
+    bench.put(NodeEntry(OTHER, "moved:2"))
+    controller.on_catalog_applied(3)
+    assert len(bench.named("gone")) == 2
+    assert bench.retirements == []
+
+
+def test_node_that_finds_itself_retired_says_so() -> None:
+    """M27: it was away, or was replaced; it never comes back, and must not go on either."""
+    bench = Bench()
+    bench.retire(ME)
+    bench.start()
+    [reason] = bench.retirements
+    assert f"node {ME} was retired" in reason
+    assert "empty --data-dir" in reason
+    assert bench.named("gone") == []
+
+
+def test_node_that_joined_begins_with_the_nodes_it_was_told_of() -> None:
+    """M28: the founders may be long gone, and the catalog is not here yet."""
+    bench = Bench(nodes=((OTHER, "now:2"), (NEWCOMER, "now:4")))
+    assert bench.controller.endpoints() == {OTHER: "now:2", NEWCOMER: "now:4"}
+
+
+def test_leader_of_the_catalog_works_towards_its_members() -> None:
+    """M30: a node that joined is a learner by the number of that record; said once."""
+    bench = Bench()
+    bench.register()
+    controller = bench.start()
+    assert bench.named("inform") == []
+    ticket = TicketEntry(b"k" * 32, 10**12, used_by=NEWCOMER)
+    bench.put(NodeEntry(NEWCOMER, "new:4"))
+    bench.rows[ticket_key(b"t" * 16)] = (msgspec.msgpack.encode(ticket), bench.version)
+    controller.on_catalog_applied(2)
+    [(event, _)] = bench.named("inform")
+    assert event.target.learners == (NEWCOMER,)
+    assert event.target.numbers == {NEWCOMER: bench.version}
+    controller.on_timer(INTERVAL_MS)
+    assert len(bench.named("inform")) == 1
+    bench.config = ChannelConfig(
+        (NODES,), (NEWCOMER,), event.target.numbers, event.target.change, ended=True
+    )
+    controller.on_timer(2 * INTERVAL_MS)
+    assert [event.target for event, _ in bench.named("inform")[1:]] == [None]
+
+
+def test_leader_of_the_catalog_moves_replicas_off_nodes_that_leave() -> None:
+    """M29: once for each, and again where the log refused it."""
+    bench = Bench()
+    bench.register()
+    bench.put(NodeEntry(NEWCOMER, "new:4", level=LEVEL), table())
+    bench.rows[draining_key(THIRD)] = (msgspec.msgpack.encode(DrainingEntry()), bench.version)
+    bench.controller.on_introduced(NEWCOMER, "new:4", LEVEL)
+    controller = bench.start()
+    orders = bench.orders()
+    assert [order.channel for order in orders] == list(table().channels)
+    assert {node for order in orders for node in order.voters} == {ME, OTHER, NEWCOMER}
+    assert {(order.table, order.base_seq, order.reason) for order in orders} == {
+        (table().name, 0, "its node drains")
+    }
+    controller.on_timer(INTERVAL_MS)
+    assert len(bench.orders()) == len(orders)
+    bench.outcomes[-1](PubReject(METADATA, Term(6), GUID, "quorum_timeout", "why"), 5)
+    controller.on_timer(2 * INTERVAL_MS)
+    assert len(bench.orders()) == len(orders) + 1
+
+
+def test_follower_of_the_catalog_orders_nothing() -> None:
+    """M30: only the leader changes members, and only when it knows the whole catalog."""
+    for role, is_ready in ((Role.FOLLOWER, True), (Role.LEADER, False)):
+        bench = Bench()
+        bench.role, bench.is_ready = role, is_ready
+        bench.retire(THIRD)
+        bench.start()
+        assert bench.named("inform") == []
+
+
+def test_node_opens_the_catalog_under_its_number() -> None:
+    """B4: what it acknowledges counts under the number that the leader knows it by."""
+    bench = Bench(number=Seq(17))
+    bench.start()
+    assert bench.opened[0][1]["number"] == 17
+
+
 def test_lower_level_of_catalog_and_introduction_counts() -> None:
-    """A node that is in no catalog may be of any version, whatever it told."""
+    """A node that is in no catalog may be of any version, whatever it reported."""
     bench = Bench(level=5)
     bench.put(NodeEntry(ME, "a", level=4), NodeEntry(OTHER, "b", level=3))
     controller = bench.start()
@@ -374,6 +534,16 @@ def test_kind_or_format_is_refused_while_a_node_cannot_read_it() -> None:
     bench = Bench()
     bench.put(NodeEntry(ME, "a", level=LEVEL), NodeEntry(OTHER, "b", level=LEVEL))
     controller = bench.start()
+    for refusal in (
+        controller.refusal_of(RecordKind.BATCH_MARK),
+        controller.refusal_of_format(EDITED_FORMAT),
+    ):
+        assert refusal is not None
+        error, text = refusal
+        assert error is UnavailableError, "it may come in a moment"
+        assert "n3: not registered here yet" in text
+    bench.put(NodeEntry(THIRD, "c", level=0))
+    controller.on_catalog_applied(3)
     for refusal in (
         controller.refusal_of(RecordKind.BATCH_MARK),
         controller.refusal_of_format(EDITED_FORMAT),
@@ -395,7 +565,7 @@ def test_peers_come_from_the_catalog_and_from_the_seeds_again_and_again() -> Non
     bench = Bench()
     bench.put(NodeEntry(NEWCOMER, "new:4"))
     controller = bench.start()
-    assert bench.named("peer") == [(NEWCOMER, 1)]
+    assert bench.named("peer") == [(node, 1) for node in (*NODES, NEWCOMER)]
     bench.calls.clear()
     for now_ms in (0, 1, INTERVAL_MS - 1):
         controller.on_timer(now_ms)

@@ -23,7 +23,7 @@ GOOD = CreateTable(1, "t", ("a", "b"), 4, 3, "fsync", None, "", False, timeout_m
         ({"partitions": PARTITIONS_MAX + 1}, "is outside 1.."),
         ({"replicas": 0}, "replicas=0 is outside"),
         ({"replicas": REPLICAS_MAX + 1}, f"is outside 1..{REPLICAS_MAX}"),
-        ({"durability": "none"}, "'none' is not available yet; use 'fsync'"),
+        ({"durability": "none"}, "'none' is not known; use one of fsync"),
         ({"max_lag": -1}, "max_lag=-1 is negative"),
         ({"schema_json": "{"}, "df.schema.json()"),
         ({"settings": TableSettings(retention_bytes=5)}, "retention_bytes=5 is outside"),
@@ -94,3 +94,11 @@ def test_changes_at_their_limits_are_taken() -> None:
     assert edit_problem({"retention_bytes": MIB, "retention_age_ms": 0}) is None
     assert edit_problem(dict.fromkeys(SETTING_LIMITS)) is None
     assert edit_problem({"max_lag": None, "standby_reads": None}) is None
+
+
+def test_durability_of_a_table_is_not_edited() -> None:
+    """S0.6: replicas would go by it from different moments on; the text names a way."""
+    problem = edit_problem({"durability": "memory"})
+    assert problem is not None
+    assert "durability is fixed when a table is created" in problem
+    assert "durability='memory' and copy the rows" in problem

@@ -104,7 +104,7 @@ def test_edit_that_changes_nothing_writes_nothing() -> None:
 def test_edit_that_makes_no_sense_is_refused_and_changes_nothing(
     changes: dict[str, Any], text: str
 ) -> None:
-    """The catalog never hears of a bound that no read could go by."""
+    """The catalog never learns of a bound that no read could go by."""
     cluster, channel = calm_cluster()
     leader = catalog_leader(cluster)
     [failed] = answered(cluster, leader, edit(cluster, channel, **changes))

@@ -173,7 +173,7 @@ def test_content_hash_of_a_table_that_is_dropped_meanwhile_is_refused() -> None:
 
 
 def test_write_pending_when_its_table_is_dropped_is_in_doubt_at_once() -> None:
-    """S4.3: it may have been committed; nobody is left who could tell, so nobody waits."""
+    """S4.3: it may have been committed; nobody is left who could know, so nobody waits."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     others = [node for node in cluster.node_ids if node != leader.node]
@@ -286,7 +286,7 @@ def test_hints_about_channels_of_dropped_tables_are_forgotten() -> None:
 
 
 def test_request_that_no_one_answers_is_refused_by_its_kind() -> None:
-    """A client of another version hears a sentence; silence would cost it the whole timeout."""
+    """A client of another version gets a sentence; silence would cost it the whole timeout."""
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     heard: list[object] = []

@@ -179,7 +179,7 @@ def test_look_at_the_leaders_goes_on_where_it_stopped() -> None:
 
 
 def test_commands_with_one_number_are_counted_and_answered_each() -> None:
-    """Numbers are the client's; one that uses a number twice hears two answers."""
+    """Numbers are the client's; one that uses a number twice gets two answers."""
     bench = Bench()
     bench.create()
     bench.create()

@@ -1,4 +1,5 @@
-"""Settings of a table are told when it is made or altered, and every node goes by them at once."""
+"""Settings of a table are stated when it is made or altered, and every node goes by them at
+once."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def test_gap_10_retention_of_a_table_is_changed_on_every_replica_without_a_resta
 
 
 def test_settings_of_a_new_table_outlive_restarts_of_all_nodes() -> None:
-    """They are in the catalog; a table that was told none has none."""
+    """They are in the catalog; a table that was given none has none."""
     cluster, plain = calm_cluster()
     assert isinstance(one(answered(cluster, catalog_leader(cluster), WANTED)), Done)
     kept = channel_of(cluster, "kept")
@@ -78,7 +79,7 @@ def test_settings_of_a_new_table_outlive_restarts_of_all_nodes() -> None:
 
 
 def test_creating_a_table_again_asks_for_the_same_settings() -> None:
-    """A request that names others means another table, and hears it."""
+    """A request that names others means another table, and is refused."""
     cluster, _ = calm_cluster()
     leader = catalog_leader(cluster)
     again = structs.replace(WANTED, if_not_exists=True)

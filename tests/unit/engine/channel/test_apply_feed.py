@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from raftstore.engine.channel import apply_feed
-from raftstore.engine.channel.apply_feed import STEPS_AHEAD, ApplyFeed
+from raftstore.engine.channel.apply_feed import HALTS_MAX, STEPS_AHEAD, ApplyFeed
 from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_log import SimLog
 from raftstore.testing.sim_tables import SimTables
@@ -66,3 +67,46 @@ def test_no_more_than_two_steps_are_under_way(feed: ApplyFeed, tables: SimTables
     tables.apply_next()
     feed.on_applied()
     assert feed.queued_seq == STEPS_AHEAD + 1
+
+
+def test_somebody_sees_the_table_at_a_position_and_nothing_behind_it(
+    feed: ApplyFeed, tables: SimTables
+) -> None:
+    """Nothing is handed over before it was seen; those who forgot it see nothing."""
+    seen: list[tuple[int, Seq]] = []
+
+    def see(token: int) -> Callable[[], None]:
+        return lambda: seen.append((token, tables.applied_seq(CHANNEL)))
+
+    for token, seq in enumerate((5, 2, 5, 6)):
+        assert feed.halt_at(Seq(seq), token, see(token))
+    feed.forget_halt(3)
+    feed.advance(Seq(RECORDS))
+    assert drain(feed, tables) == [*range(1, RECORDS + 1)]
+    assert seen == [(1, 2), (0, 5), (2, 5)]
+    assert feed.halt_at(Seq(3), 4, see(4))
+    assert seen[-1] == (4, RECORDS)
+
+
+def test_position_is_seen_in_the_middle_of_what_was_read_from_the_log(
+    tables: SimTables,
+) -> None:
+    """One read gives many records: those behind the position wait for the next step."""
+    log = SimLog.new()
+    log.append(CHANNEL, [rows_record(n, {b"k": b"%d" % n}) for n in range(1, RECORDS + 1)])
+    feed = ApplyFeed(log, tables, CHANNEL, Seq(0), pytest.fail)
+    seen: list[Seq] = []
+    assert feed.halt_at(Seq(4), 1, lambda: seen.append(tables.applied_seq(CHANNEL)))
+    feed.advance(Seq(RECORDS))
+    assert feed.queued_seq == 4
+    assert drain(feed, tables) == [4, RECORDS]
+    assert seen == [4]
+
+
+def test_so_many_may_wait_for_positions(feed: ApplyFeed) -> None:
+    """Each costs the channel a step ahead."""
+    for token in range(HALTS_MAX):
+        assert feed.halt_at(Seq(RECORDS), token, pytest.fail)
+    assert not feed.halt_at(Seq(RECORDS), HALTS_MAX, pytest.fail)
+    feed.forget_halt(0)
+    assert feed.halt_at(Seq(RECORDS), HALTS_MAX, pytest.fail)

@@ -1,4 +1,5 @@
-"""The order in which the channels of a node fetch history, and what is told of them (NATS-135)."""
+"""The order in which the channels of a node fetch history, and what is reported of them
+(NATS-135)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ A, B, C, D = (channel_id(bytes(16), number) for number in range(4))
 
 
 class Node:
-    """The order of one node; requests that left, and what was told."""
+    """The order of one node; requests that left, and what was reported."""
 
     def __init__(self, **settings: Any) -> None:
         self.left: list[tuple[ChannelId, int]] = []
@@ -165,6 +166,14 @@ def test_notes_are_told_as_events(note: CatchUpNote, name: str, fields: dict[str
     node = Node()
     node.order.note(A, "t/0", note)
     assert node.told == [(name, {"channel": "t/0", **fields})]
+
+
+def test_mode_changes_are_counted() -> None:
+    """NATS-028: by the mode that a channel came into."""
+    node = Node()
+    for mode in (FollowerMode.CATCHING_UP, FollowerMode.STEADY, FollowerMode.CATCHING_UP):
+        node.order.note(A, "t/0", ModeChanged(mode, "test"))
+    assert node.order.mode_changes == {FollowerMode.STEADY: 1, FollowerMode.CATCHING_UP: 2}
 
 
 @pytest.mark.parametrize("action", SLOW_ACTIONS)

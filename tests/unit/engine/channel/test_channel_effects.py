@@ -121,7 +121,7 @@ CASES: list[tuple[Effect, list[Any]]] = [
 
 @pytest.mark.parametrize(("effect", "done"), CASES, ids=lambda case: type(case).__name__)
 def test_effect_is_done_once_with_its_values(effect: Effect, done: list[Any]) -> None:
-    """In this order; a leader that is told to step down and does not would block its channel."""
+    """In this order; a leader that is asked to step down and does not would block its channel."""
     runner = runner_of()
     ChannelRunner.execute(cast(ChannelRunner, runner), effect)
     found = [made for made in runner.mock_calls if made in done]
@@ -131,8 +131,8 @@ def test_effect_is_done_once_with_its_values(effect: Effect, done: list[Any]) ->
 
 
 def test_failed_hand_over_and_proof_are_told_of_their_channel() -> None:
-    """Those who are told know which one it was; a leadership that somebody was asked to take over
-    may still end, so the client that waits for it goes on waiting."""
+    """Those who are notified know which one it was; a leadership that somebody was asked to take
+    over may still end, so the client that waits for it goes on waiting."""
     runner = runner_of()
     told: list[tuple[Any, ...]] = []
     runner.parts.notices = ChannelNotices(

@@ -11,16 +11,19 @@ from raftstore.config import StorageSettings
 from raftstore.engine.channel.disk_space import DiskSpace
 from raftstore.engine.channel.space_hand_overs import HAND_OVER_INTERVAL_MS, SpaceHandOvers
 from raftstore.engine.deadlines import NEVER_MS
-from raftstore.protocol.admin import DropTable
-from raftstore.protocol.message import Done
+from raftstore.engine.reports.status_report import node_status
+from raftstore.errors import NoSpaceError
+from raftstore.protocol.admin import CreateTable, DropTable
+from raftstore.protocol.message import Done, Failed
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.rows.sealing import seal
+from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, NodeId, Role, channel_id
 from tests.unit.engine.catalog.test_edit_table import catalog_leader
-from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
+from tests.unit.engine.engine_world import ask, calm_cluster, error_class, publish, run
 
 ROWS = encode_rows([(b"k", seal(b"k", b"v"))])
 SETTINGS = StorageSettings()
@@ -121,12 +124,62 @@ def test_gap_13_followers_without_space_go_on_as_long_as_they_can() -> None:
     assert low.runner.channels[channel].core.last_seq >= end + 1
 
 
-def test_gap_13_table_can_be_removed_while_no_node_has_space() -> None:
-    """That is what an operator does about it."""
+@pytest.mark.parametrize("free", [LOW, EXHAUSTED])
+def test_gap_13_table_can_be_removed_while_no_node_has_space(free: int) -> None:
+    """That is what an operator does about it: below the second mark, too."""
     cluster, _ = calm_cluster()
-    with_free_bytes(cluster, LOW, *cluster.nodes.values())
+    with_free_bytes(cluster, free, *cluster.nodes.values())
     answers = ask(cluster, catalog_leader(cluster), DropTable(5, "t", 2_000))
     run(cluster, 3_000)
+    assert [type(answer) for answer in answers] == [Done]
+
+
+FULL = MARK // 16 - 1
+"""Not even a record of the catalog has room."""
+
+
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["with_a_leader", "fresh"])
+def test_gap_13_creating_a_table_names_the_disk_if_no_node_takes_changes_of_the_catalog(
+    is_fresh: bool,
+) -> None:
+    """Such as with a mark beyond all disks: the catalog has no leader that could commit anything,
+    and it is certain that nothing was done; with space the same command succeeds."""
+    cluster = SimCluster(SimOptions(seed=1, partitions=1, evict_percent=0))
+    cluster.start()
+    if not is_fresh:
+        run(cluster, 5_000)
+    with_free_bytes(cluster, FULL, *cluster.nodes.values())
+    run(cluster, 5_000)
+    create = CreateTable(7, "new", ("id",), 1, 3, "fsync", None, "", False, 5_000)
+    (leader,) = (
+        node
+        for node in cluster.nodes.values()
+        if node.runner.controller.metadata.elector.role is Role.LEADER
+    )
+    answers = ask(cluster, leader, create)
+    run(cluster, 100)
+    (answer,) = answers
+    assert isinstance(answer, Failed)
+    assert error_class(answer.code) is NoSpaceError
+    assert f"the disk of {leader.name} has {FULL} bytes free" in answer.message
+    assert "free some, or lower storage.min_free_bytes" in answer.message
+    with_free_bytes(cluster, ROOM)
+    run(cluster, 5_000)
+    answers = ask(cluster, catalog_leader(cluster), create)
+    run(cluster, 5_000)
+    assert [type(answer) for answer in answers] == [Done]
+
+
+def test_gap_13_table_that_exists_needs_no_space() -> None:
+    """Jobs create their tables at each start, if they are not there."""
+    cluster, _ = calm_cluster()
+    existing = catalog_leader(cluster).runner.controller.catalog.tables["t"]
+    with_free_bytes(cluster, FULL, *cluster.nodes.values())
+    create = CreateTable(
+        7, "t", existing.key_columns, 1, 3, existing.durability, existing.max_lag, "", True, 5_000
+    )
+    answers = ask(cluster, catalog_leader(cluster), create)
+    run(cluster, 100)
     assert [type(answer) for answer in answers] == [Done]
 
 
@@ -143,6 +196,7 @@ def test_gap_13_status_and_events_tell_of_the_disk() -> None:
         "min_free_bytes": MARK,
         "is_low": True,
         "takes_records": False,
+        "reserve_bytes": None,
     }
     assert any("takes no records until there is more" in text for text in status["warnings"])
     samples = {sample[0]: sample[2] for sample in node.runner.reports.metrics()[0]}
@@ -155,6 +209,26 @@ def test_gap_13_status_and_events_tell_of_the_disk() -> None:
     assert [name for name, _ in lines] == ["disk_low", "disk_space_back"]
     assert lines[0][1] == {"free_bytes": EXHAUSTED, "takes_records": False, **numbers}
     assert lines[1][1] == {"free_bytes": ROOM, "takes_records": True, **numbers}
+
+
+def test_gap_13_status_warns_of_a_reserve_that_cannot_be_made() -> None:
+    """It says what would happen without one, and what is needed; not while it is being made."""
+    cluster, channel = calm_cluster()
+    node = cluster.leaders()[channel]
+    wanted = SETTINGS.reserve_bytes
+    needed = wanted + MARK * 5 // 4
+    for free, kept, is_warned in [
+        (needed - 1, 0, True),
+        (needed, 0, False),
+        (needed - 1, wanted, False),
+        (needed - 1, None, False),
+    ]:
+        with_free_bytes(cluster, free, node)
+        status = node_status(node.runner.parts, node.clock.now_ms(), kept)
+        assert status["disk"]["reserve_bytes"] == kept
+        warnings = [text for text in status["warnings"] if "has no reserve" in text]
+        assert bool(warnings) == is_warned, (free, kept)
+        assert all(f"once {needed} bytes are free" in text for text in warnings)
 
 
 # --- by itself ------------------------------------------------------------------------------------
@@ -263,6 +337,23 @@ def test_copy_fits_if_a_quarter_of_the_mark_stays_free_beside_it() -> None:
     assert bench.space.shortage(901) is None
 
 
+def test_what_frees_space_may_use_most_of_what_the_second_mark_keeps() -> None:
+    """B8: all but a quarter; what was granted counts until the next look, which sees it."""
+    bench = Bench()
+    assert bench.space.claim(1 << 60), "nothing is known yet"
+    bench.look(1_000, 90)
+    assert not bench.space.claim(66)
+    assert bench.space.claim(40)
+    assert not bench.space.claim(26)
+    assert bench.space.claim(25)
+    assert not bench.space.claim(1)
+    bench.look(bench.space.deadlines.next_ms, 75)
+    assert bench.space.claim(50)
+    bench = Bench(min_free_bytes=0)
+    bench.look(1_000, 1_000)
+    assert bench.space.claim(1_001)
+
+
 @pytest.mark.parametrize("free", [0, 399])
 def test_refusal_tells_the_bytes_and_the_setting(free: int) -> None:
     """Each refusal is counted."""
@@ -274,3 +365,41 @@ def test_refusal_tells_the_bytes_and_the_setting(free: int) -> None:
     assert refusal.error.code == "no_space"
     assert f"the disk of n1 has {free} bytes free, storage.min_free_bytes is 400" in refusal.text
     assert bench.space.refused == 1
+
+
+def test_what_the_log_grows_by_counts_between_two_looks() -> None:
+    """GAP-13: a fast disk takes more in one interval than the marks keep free."""
+    bench = Bench()
+    bench.look(1_000, 1_600)
+    assert not bench.space.is_near, "four times the mark: nothing is counted"
+    bench.look(1_100, 1_599)
+    assert bench.space.is_near
+    for log_bytes, state in [
+        (5_000, (False, False)),
+        (6_199, (False, False)),
+        (6_200, (True, False)),
+        (6_499, (True, False)),
+        (6_500, (True, True)),
+        (6_000, (True, True)),
+    ]:
+        bench.space.note_log(log_bytes)
+        assert (bench.space.is_low, bench.space.is_exhausted) == state, log_bytes
+    assert bench.space.free_bytes == 99
+    assert bench.look(1_200, 500) == (False, False), "the next look counts"
+    bench.space.note_log(9_000)
+    assert bench.space.free_bytes == 500
+
+
+@pytest.mark.parametrize("is_near", [False, True])
+def test_guard_counts_the_log_before_records_are_taken_near_the_marks_only(
+    is_near: bool,
+) -> None:
+    """Far from them no write pays for that."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    with_free_bytes(cluster, 2 * MARK if is_near else 5 * MARK, *cluster.nodes.values())
+    guard, noted = leader.runner.guard, list[int]()
+    guard.space.note_log = noted.append  # type: ignore[method-assign]
+    assert guard.takes_records(is_catalog=False)
+    assert guard.write_refusal(0, is_client=True) is None
+    assert noted == ([leader.log.size_bytes()] * 2 if is_near else [])

@@ -75,3 +75,13 @@ def test_operations_and_ends_only_grow() -> None:
     with pytest.raises(AssertionError):
         tracker.voted(11, Term(2))
     tracker.voted(11, Term(3))
+
+
+def test_what_is_appended_is_not_durable_yet() -> None:
+    """S0.5: neither by an operation that was given out before, nor below what is durable."""
+    tracker = DurableTracker(durable_seq=Seq(3))
+    with pytest.raises(AssertionError, match="seq 3 is new, durable 3"):
+        tracker.appended(10, Seq(3))
+    tracker.appended(10, Seq(4))
+    with pytest.raises(AssertionError, match="operation 10 behind 10"):
+        tracker.appended(10, Seq(5))

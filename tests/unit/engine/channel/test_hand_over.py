@@ -1,4 +1,4 @@
-"""A node that stops, or is told to, gives its leaderships to somebody who can take them (S9)."""
+"""A node that stops, or is asked to, gives its leaderships to somebody who can take them (S9)."""
 
 from __future__ import annotations
 

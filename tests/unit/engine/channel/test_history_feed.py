@@ -49,7 +49,7 @@ def seqs(message: MsgSync) -> list[int]:
 
 
 def test_answer_names_its_question_and_the_leader_s_positions() -> None:
-    """NATS-158, NATS-138: the follower knows what it answers, what comes before it, and what is
+    """NATS-138: the follower knows what it answers, what comes before it, and what is
     committed.
     """
     message = served(log_of(record(1), record(2), record(3)), 2, 3)
@@ -107,8 +107,8 @@ def test_nothing_beyond_the_end_that_the_core_named_is_sent() -> None:
 
 
 def test_nothing_is_read_below_the_base_that_the_core_named() -> None:
-    """S6.6: given records that the log still has by chance, the follower hears what it may ask for:
-    records behind a gap would look like history.
+    """S6.6: given records that the log still has by chance, the follower learns what it may ask
+    for: records behind a gap would look like history.
     """
     log = log_of(record(1), record(2), record(3))
     request = MsgSyncRequest(CHANNEL, Term(3), 7, Seq(1), (), 1_000)
@@ -126,7 +126,7 @@ def test_nothing_is_read_below_the_base_that_the_core_named() -> None:
 
 
 def test_records_of_an_answer_are_bounded() -> None:
-    """NATS-141: so that a live queue of two batches holds what comes while one is taken."""
+    """So that a live queue of two batches holds what comes while one is taken."""
     log = log_of(*(record(seq, rows=1) for seq in range(1, 6)))
     assert seqs(served(log, 2, 5, records_max=3)) == [2, 3, 4]
     assert seqs(served(log, 1, 5, records_max=1)) == [1]
@@ -134,7 +134,7 @@ def test_records_of_an_answer_are_bounded() -> None:
 
 def test_answer_tells_where_the_next_one_will_end() -> None:
     """NATS-148: whatever bounds it, the answer to the question behind it ends there; given the last
-    one, nothing is told.
+    one, nothing is reported.
     """
     log = log_of(
         *(record(seq, payload=bytes(10)) for seq in range(1, 6)),
@@ -155,7 +155,7 @@ def test_answer_tells_where_the_next_one_will_end() -> None:
 
 
 def test_no_answer_goes_beyond_the_end_that_the_core_named() -> None:
-    """Given records behind it, neither does what is told of the next one."""
+    """Given records behind it, neither does what is stated of the next one."""
     log = log_of(*(record(seq, payload=bytes(10)) for seq in range(1, 10)))
     assert served(log, 1, 4, asked=20).next_seq == 5
     assert served(log, 1, 3, asked=20).next_seq == 4

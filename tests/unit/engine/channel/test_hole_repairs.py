@@ -59,7 +59,7 @@ def world() -> tuple[SimCluster, ChannelId]:
     for number in range(ROWS):
         payload = encode_rows([(b"%d" % number, seal(b"%d" % number, b"row"))])
         leader.on_client_message(1, publish(cluster, leader, channel, number + 1, payload))
-    run(cluster, 3_000)
+    run(cluster, 4_000)
     assert [len(rows) for rows in contents(cluster, channel)] == [ROWS] * 3
     return cluster, channel
 

@@ -81,7 +81,7 @@ def edit(cluster: SimCluster, channel: ChannelId, max_lag: int) -> Any:
 
 
 def test_every_node_tells_its_level_and_clients_hear_it() -> None:
-    """The catalog of each node has them, and discovery tells them."""
+    """The catalog of each node has them, and discovery reports them."""
     cluster, _ = calm_cluster()
     assert registered(cluster) == [dict.fromkeys(("n1", "n2", "n3"), LEVEL)] * 3
     (node, *_) = cluster.nodes.values()
@@ -132,7 +132,7 @@ def test_downgrade_is_believed_before_the_catalog_says_it() -> None:
 
 
 def test_mark_that_was_written_before_a_downgrade_keeps_its_outcome() -> None:
-    """S4.5: a retry hears what became of the first copy."""
+    """S4.5: a retry learns what became of the first copy."""
     cluster, channel = calm_cluster()
     first = write(cluster, channel, 1, RecordKind.BATCH_MARK)
     assert isinstance(first, PubAck)
@@ -176,7 +176,7 @@ def test_level_is_proposed_once_while_its_command_is_under_way() -> None:
 
 
 def test_new_metadata_leader_keeps_the_level_of_a_node_that_is_away() -> None:
-    """It told this leader nothing yet; that is no reason to enter it as an old one."""
+    """It reported nothing to this leader yet; that is no reason to enter it as an old one."""
     cluster, channel = calm_cluster()
     away = follower_of_all(cluster, channel)
     away.kill("away")

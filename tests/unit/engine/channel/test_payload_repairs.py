@@ -167,7 +167,7 @@ def test_retry_of_a_write_that_was_fetched_is_not_applied_again() -> None:
 
 
 def test_refused_write_is_not_fetched() -> None:
-    """S4.1, S5.6: NOT_APPLIED was told, so a copy that followers hold must not be sequenced."""
+    """S4.1, S5.6: NOT_APPLIED was reported, so a copy that followers hold must not be sequenced."""
     world = World()
     leader = world.core(world.leader)
     sequencer, end = leader._leader.sequencer, leader.last_seq
@@ -324,7 +324,7 @@ def test_relayed_write_is_published_for_its_node() -> None:
 
 
 def test_each_node_has_a_handle_of_its_own_and_hears_of_commits_only() -> None:
-    """S4.4: a refusal answers this copy alone; the publisher hears that of its own attempt."""
+    """S4.4: a refusal answers this copy alone; the publisher learns that of its own attempt."""
     bench = Bench()
     me: Any = bench
     relayed = RelayedWrites(me, lambda _: bench.able)

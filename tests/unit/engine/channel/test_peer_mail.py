@@ -167,7 +167,7 @@ def test_mail_of_a_turn_is_bounded_and_may_be_dropped() -> None:
 
 
 def test_level_that_a_peer_told_decides_whether_it_gets_bundles() -> None:
-    """A node below level 3, or that told none, does not know them."""
+    """A node below level 3, or that reported none, does not know them."""
     cluster, _ = calm_cluster()
     node, other, *_ = cluster.nodes.values()
     assert node.runner is not None
@@ -178,7 +178,7 @@ def test_level_that_a_peer_told_decides_whether_it_gets_bundles() -> None:
 
 
 def test_bundle_is_fenced_message_by_message() -> None:
-    """S1.4: a stale term in it is told so, its neighbour of the present term is answered."""
+    """S1.4: a stale term in it gets that answer, its neighbour of the present term is answered."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     follower = next(node for node in cluster.nodes.values() if node is not leader)

@@ -1,4 +1,4 @@
-"""A leader publishes its own records and hears the outcome of each exactly once."""
+"""A leader publishes its own records and gets the outcome of each exactly once."""
 
 from __future__ import annotations
 

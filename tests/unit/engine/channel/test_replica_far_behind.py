@@ -1,4 +1,5 @@
-"""A replica that takes nothing from its leader still hears it: no reason for an election (S1.4)."""
+"""A replica that takes nothing from its leader still gets its heartbeats: no reason for an election
+(S1.4)."""
 
 from __future__ import annotations
 

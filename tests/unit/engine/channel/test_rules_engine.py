@@ -61,7 +61,7 @@ def test_message_waits_for_the_operation_it_reveals(lane: str) -> None:
 
 
 def test_replication_message_waits_for_its_term() -> None:
-    """S0.5: not even a StoreRequest tells of a term that a crash could take back."""
+    """S0.5: not even a StoreRequest carries a term that a crash could take back."""
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     seen = spy(cluster, node)
@@ -118,7 +118,7 @@ def test_message_of_a_past_term_is_answered_with_the_present_one() -> None:
 
 
 def test_message_of_a_later_term_is_adopted() -> None:
-    """S1.4: a leader that hears a higher term leads no more (NATS-032)."""
+    """S1.4: a leader that sees a higher term leads no more (NATS-032)."""
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     assert node.runner is not None
@@ -170,9 +170,10 @@ def test_old_position_of_the_leader_is_infinite_lag() -> None:
 
 
 def test_report_that_waited_for_the_main_loop_is_as_old_as_its_arrival() -> None:
-    """S7.3: behind the elections of a thousand channels it waits for seconds, and no stop is told.
+    """S7.3: behind the elections of a thousand channels it waits for seconds, and no stop is
+    reported.
 
-    The age that a bounded read tells, and is refused by, counts from when the report arrived.
+    The age that a bounded read states, and is refused by, counts from when the report arrived.
     """
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]

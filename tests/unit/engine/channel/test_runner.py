@@ -3,6 +3,7 @@ order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,11 +47,43 @@ from tests.unit.engine.runner_bench import (
     notice,
 )
 
+# --- what the node looks at -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda runner: runner.on_replication(PEER, notice(), NOW),
+        lambda runner: runner.on_replication(PEER, ack(), NOW),
+        lambda runner: runner.on_election(PEER, VOTE, NOW),
+        lambda runner: runner.on_publish(9, write(), NOW),
+        lambda runner: runner.on_stalled(NOW),
+        lambda runner: runner.request_read(lambda _: None, lambda *_: None, NOW),
+        lambda runner: runner.suspect_leader(50, NOW),
+    ],
+)
+def test_every_input_notes_the_channel_before_the_core_moves(act: Callable[[Any], Any]) -> None:
+    """S7.3: positions, views and deadlines are looked at again, even if the core raises."""
+    bench = Bench()
+    noted: list[bool] = []
+    step = bench.core.step
+
+    def look(event: Any, now_ms: int) -> list[Any]:
+        noted.append(CHANNEL in bench.active.touched)
+        return step(event, now_ms)
+
+    bench.core.step = look  # type: ignore[method-assign]
+    act(bench.runner)
+    assert list(bench.active.take_touched()) == [CHANNEL]
+    assert all(noted)
+
+
 # --- elections ------------------------------------------------------------------------------------
 
 
 def test_change_of_leader_reaches_the_core_with_the_message_that_made_it() -> None:
-    """The core must not go on for a leader of the past; it hears at the time of the message."""
+    """The core must not go on for a leader of the past; it learns that at the time of the
+    message."""
     bench = Bench()
     bench.moves()
     bench.runner.on_election(PEER, VOTE, NOW)
@@ -58,15 +91,21 @@ def test_change_of_leader_reaches_the_core_with_the_message_that_made_it() -> No
     assert bench.stepped() == [(CHANGED, NOW)]
 
 
-def test_stranger_has_no_say_in_elections_once_the_members_are_certain() -> None:
-    """Before that the configuration here may be the old one."""
+def test_candidate_is_heard_whatever_the_configuration_here_names() -> None:
+    """M16: the log here may lack the record that makes it a member, and it may need this vote."""
     bench = Bench()
     bench.runner.on_election(STRANGER, VOTE, NOW)
-    assert bench.is_untouched()
-    bench.core.is_committed = False
-    assert not bench.runner.config_committed()
-    bench.runner.on_election(STRANGER, VOTE, NOW)
     assert bench.elector.told == [("message", STRANGER, VOTE, NOW)]
+
+
+def test_replica_that_knows_of_its_removal_does_not_stand() -> None:
+    """M13: nor does it call elections; it votes as before (M16)."""
+    bench = Bench()
+    assert bench.runner.may_stand()
+    assert bench.runner.may_vote()
+    bench.core.is_removed = True
+    assert not bench.runner.may_stand()
+    assert bench.runner.may_vote()
 
 
 def test_channel_with_a_hole_ignores_peers() -> None:
@@ -121,7 +160,7 @@ def test_step_down_is_told_with_its_reason_and_reaches_the_core() -> None:
 
 
 def test_change_of_role_is_told_once_with_what_was_before() -> None:
-    """The parts of the node hear of it when the elector shows it already."""
+    """The parts of the node learn of it when the elector shows it already."""
     bench = Bench()
     heard: list[tuple[Any, ...]] = []
     bench.notices.leader_changed = (lambda *told: heard.append(told),)
@@ -207,13 +246,24 @@ def test_message_for_a_leader_is_fenced_by_its_term() -> None:
     assert len(bench.sent) == 1
 
 
-@pytest.mark.parametrize("message", [notice(TERM + 1), ack(TERM), ack(TERM - 1), ack(TERM + 1)])
-def test_message_of_a_stranger_changes_nothing(message: Any) -> None:
-    """A claim of its own included."""
+def test_leader_is_followed_whatever_the_configuration_here_names() -> None:
+    """M17: its term says that a quorum elected it; the log here may lack what makes it a member."""
     bench = Bench()
-    bench.runner.on_replication(STRANGER, message, NOW)
-    assert bench.stepped() == []
-    assert (bench.elector.told, bench.sent) == ([], [])
+    bench.moves(leader=STRANGER)
+    bench.runner.on_replication(STRANGER, notice(TERM + 1), NOW)
+    assert bench.elector.told == [("leader", STRANGER, TERM + 1, NOW)]
+    assert bench.stepped()[-1] == (events.Received(STRANGER, notice(TERM + 1)), NOW)
+
+
+def test_follower_that_the_configuration_here_does_not_name_is_fenced_by_its_term() -> None:
+    """M17: the core decides who counts; the term decides who is heard."""
+    bench = Bench()
+    bench.runner.on_replication(STRANGER, ack(TERM - 1), NOW)
+    assert bench.sent == [("known", STRANGER, StaleTerm(channel=CHANNEL, term=TERM))]
+    bench.runner.on_replication(STRANGER, ack(TERM), NOW)
+    assert bench.stepped() == [(events.Received(STRANGER, ack(TERM)), NOW)]
+    bench.runner.on_replication(STRANGER, ack(TERM + 1), NOW)
+    assert bench.elector.told == [("term", TERM + 1)]
 
 
 def test_records_are_not_taken_while_too_much_is_not_on_the_disk() -> None:
@@ -295,7 +345,7 @@ def test_new_connection_to_the_leader_makes_the_core_begin_again() -> None:
 
 
 def test_timers_of_elector_and_core_run_when_they_are_due() -> None:
-    """The elector's first, if the channel may stand now; the core hears of its change before."""
+    """The elector's first, if the channel may stand now; the core learns of its change before."""
     bench = Bench()
     elector, core, runner = bench.elector, bench.core, bench.runner
     assert runner.next_deadline_ms() is None
@@ -370,7 +420,7 @@ def test_reads_that_are_dropped_are_told_to_the_core_and_called_no_more() -> Non
 
 @pytest.mark.parametrize("role", list(Role))
 def test_channel_that_is_closed_gives_back_what_it_holds(role: Role) -> None:
-    """S4.3: publishers hear what a lost leadership means; owners of reads know it already."""
+    """S4.3: publishers learn what a lost leadership means; owners of reads know it already."""
     bench = Bench()
     called: list[object] = []
     token = bench.runner.request_read(called.append, lambda *_: called.append("refused"), NOW)

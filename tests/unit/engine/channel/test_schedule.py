@@ -13,7 +13,7 @@ from raftstore.types import ChannelId, channel_id
 
 
 class Channel:
-    """One that notes what it is told."""
+    """One that notes what it is called with."""
 
     def __init__(self, number: int) -> None:
         self.channel = channel_id(b"t" * 16, number)
@@ -81,7 +81,7 @@ def test_deadline_of_a_channel_is_asked_for_when_a_turn_touched_it() -> None:
 
 
 def test_channels_of_all_calls_of_a_turn_are_settled_at_its_end() -> None:
-    """Once each, however many calls touched them; what was taken is not told again."""
+    """Once each, however many calls touched them; what was taken is not handed out again."""
     bench = Bench()
     first, second, third = bench.all
     for each in bench.all:

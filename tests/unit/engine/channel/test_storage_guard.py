@@ -1,4 +1,5 @@
-"""A disk that hangs, by itself: what is told, what is refused, and what may still leave (S0.4)."""
+"""A disk that hangs, by itself: what is reported, what is refused, and what may still leave
+(S0.4)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftstore.engine.channel.outbox import Outbox
-from raftstore.engine.channel.storage_guard import StorageGuard
+from raftstore.engine.channel.storage_guard import CATALOG_BYTES, StorageGuard
 from raftstore.errors import OverloadedError
 from raftstore.protocol.election import TransferNow
 from raftstore.protocol.message import Message
@@ -27,7 +28,7 @@ class Bench:
         self.outbox = SimpleNamespace(is_stalled=False, dropped=3)
         log: Any = SimpleNamespace(unsynced_bytes=lambda: self.unsynced)
         outbox: Any = self.outbox
-        self.space: Any = SimpleNamespace(is_exhausted=False, refusal=lambda: None)
+        self.space: Any = SimpleNamespace(is_exhausted=False, is_near=False, refusal=lambda: None)
         self.guard = StorageGuard(
             ME,
             log,
@@ -48,7 +49,7 @@ class Bench:
 
 
 def test_disk_that_hangs_and_goes_on_is_told_once_each() -> None:
-    """With the same reason; what was dropped meanwhile is told at the end."""
+    """With the same reason; what was dropped meanwhile is reported at the end."""
     bench = Bench()
     bench.stall(None)
     assert bench.events == []
@@ -145,3 +146,17 @@ def test_messages_that_would_wait_while_the_disk_hangs_are_dropped_and_counted()
     lanes.outbox.send(PEER, SECOND, after_operation=5)
     assert (lanes.outbox.waiting, lanes.outbox.dropped) == (0, 2)
     assert lanes.sent == [("bulk", PEER, SECOND)]
+
+
+def test_catalog_is_taken_below_the_second_mark_while_it_fits() -> None:
+    """Removing a table frees space; a disk that is full would end the node (GAP-13, S0.4)."""
+    bench = Bench()
+    assert bench.guard.takes_records(is_catalog=False)
+    bench.space.is_exhausted = True
+    claimed: list[int] = []
+    bench.space.claim = lambda more: claimed.append(more) or len(claimed) == 1
+    assert not bench.guard.takes_records(is_catalog=False)
+    assert claimed == []
+    assert bench.guard.takes_records(is_catalog=True)
+    assert not bench.guard.takes_records(is_catalog=True)
+    assert claimed == [CATALOG_BYTES, CATALOG_BYTES]

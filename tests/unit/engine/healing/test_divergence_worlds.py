@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 class OtherHistory:
     """From its next start on some records of a node are others than they were, and so is a row.
 
-    No checksum tells: the log reads them as they would be if they had been written so.
+    No checksum shows it: the log reads them as they would be if they had been written so.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, world: SnapshotWorld) -> None:
@@ -144,23 +144,40 @@ def test_crash_while_it_is_refetched_leaves_it_recovering(monkeypatch: pytest.Mo
     world.settle()
 
 
+def lead_with_another_history(
+    monkeypatch: pytest.MonkeyPatch, world: SnapshotWorld, node: SimNode
+) -> None:
+    """Start the node with a history of its own, and have it elected before the third one is back,
+    without which there is no quorum against it."""
+    third, other = world.followers()
+    third.kill("away")
+    other.kill("started anew beside the other history")
+    OtherHistory(monkeypatch, world).strike(node, 4)
+    other.boot()
+    monkeypatch.setattr(runner_of(world, other).core, "may_stand", lambda: False)
+    world.until(world.has_leader)
+    assert world.leader is node, "the other one may not stand"
+    third.boot()
+
+
 def test_leader_that_differs_steps_down_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S13: two equal followers against one leader: another leads, and it is healed like any."""
+    """S13: two equal followers against their leader: it leads no more when it is quarantined,
+    another one leads, and it is healed like any."""
     world = world_of()
     node = world.leader
-    others = world.followers()
-    struck = OtherHistory(monkeypatch, world)
-    # It leads again after its restart: the others may not stand meanwhile.
-    for other in others:
-        monkeypatch.setattr(runner_of(world, other).core, "may_vote", lambda: True)
-    struck.strike(node, 4)
+    lead_with_another_history(monkeypatch, world, node)
+    runner, term = runner_of(world, node), runner_of(world, node).elector.term
+    quarantined = world.count("replica_quarantined")
+    world.until(lambda: quarantined[0] > 0, 20_000)
+    assert runner.stopped_reason is not None
+    assert runner.elector.role is not Role.LEADER, "it steps down first of all"
     world.until(world.has_leader)
-    if world.leader is not node:
-        runner_of(world, world.leader).request_hand_over(node.node, "test", 0)
-    stepped = world.count("step_down")
+    assert world.leader is not node
+    assert world.leader.runner is not None
+    assert runner_of(world, world.leader).elector.term > term
     world.until(lambda: is_healed(world, node), 30_000)
     world.settle()
-    assert world.leader is not node or stepped[0]
+    assert runner_of(world, node).stopped_reason is None
 
 
 def test_channel_stops_without_a_majority_for_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +213,7 @@ def test_older_nodes_cannot_judge_so_the_channel_stops(monkeypatch: pytest.Monke
 
 
 def test_wrong_word_of_a_peer_costs_a_moment() -> None:
-    """S13: a peer that tells another hash than a quorum is wrong, and this replica goes on."""
+    """S13: a peer that reports another hash than a quorum is wrong, and this replica goes on."""
     world = world_of()
     node = world.followers()[0]
     runner = runner_of(world, node)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raftstore.core.folds import advance
+from raftstore.ports.scrub import LogDamage
 from raftstore.testing.sim_damage import flip_payload
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import Role
@@ -85,6 +87,26 @@ def test_nobody_is_made_deaf_while_no_other_replica_is_up() -> None:
     filled = world.count("hole_filled")
     world.until(lambda: filled[0] > 0, 60_000)
     world.settle()
+
+
+def test_base_entry_is_written_anew_as_the_log_has_it() -> None:
+    """S6.5: the log took another replica's base, with which the channel is not opened yet."""
+    world = world_of()
+    node = world.followers()[0]
+    world.cut(node)
+    world.write(12)
+    life, runner = node.runner, runner_of(world, node)
+    assert life is not None
+    runner.pause()
+    records = [each for each in node.log.records(world.channel) if each.last_seq <= 25]
+    taken = advance(node.log.base(world.channel), records)
+    assert runner.core.base.seq < taken.seq
+    node.log.rebase(world.channel, taken)
+    index = node.log.index_of(world.channel)
+    assert index is not None
+    life.healing.log_repairs.found(LogDamage(index.base_segment, 1, 2, "a bit"), 0)
+    assert node.log.committer.failure is None
+    assert node.log.base(world.channel) == taken
 
 
 @pytest.mark.parametrize("trimmed", [False, True])

@@ -1,4 +1,5 @@
-"""Times of failovers by themselves: what begins one, what ends it, and what is told then (N8)."""
+"""Times of failovers by themselves: what begins one, what ends it, and what is reported then
+(N8)."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ def test_leader_that_gives_up_its_role_is_the_cause(message: Message, cause: str
 
 
 def test_own_leadership_that_ends_is_no_failover_that_is_watched_here() -> None:
-    """The successor tells of it."""
+    """The successor reports it."""
     bench = Bench()
     bench.runner.elector.leader = ME
     bench.watch.leader_suspected(bench.runner, "step-down", 1_000)
@@ -216,7 +217,7 @@ def test_leader_that_is_not_asked_for_anything_ends_its_failover_after_a_while()
 
 
 def test_failover_that_comes_to_nothing_here_is_dropped() -> None:
-    """Given a channel that nobody leads for long, or one that is dropped, nothing is told."""
+    """Given a channel that nobody leads for long, or one that is dropped, nothing is reported."""
     bench = Bench()
     bench.watch.node_suspected(OLD, "connection lost", 900, 1_000)
     del bench.channels[SECOND]

@@ -1,4 +1,4 @@
-"""Gaps are told while there are any, and once when there are none any more (NATS-207)."""
+"""Gaps are reported while there are any, and once when there are none any more (NATS-207)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bench:
         parts: Any = SimpleNamespace(
             clock=self.clock,
             outbox=SimpleNamespace(send_known=lambda *of: self.sent.append(of)),
-            told_level=lambda level: (PEER,) if level == 5 else (),
+            told_level=lambda level: (PEER,) if level == 6 else (PEER, OLD),
             exists=lambda channel: channel in {HERE, THERE},
         )
         self.reports = GapReports(parts)
@@ -60,7 +60,7 @@ def test_nothing_is_told_while_nothing_is_missing() -> None:
 
 
 def test_gaps_are_told_to_who_knows_them_and_their_end_once() -> None:
-    """A node below level 5 hears nothing."""
+    """A node of level 5 gets nothing: it ends the control connection that brings it a report."""
     bench = Bench()
     bench.missing((3, 4))
     assert bench.report(7) == [(PEER, GapReport(7, (gaps(HERE, (3, 4)),)))]
@@ -109,7 +109,7 @@ def test_dropped_channel_is_forgotten() -> None:
 
 
 def test_hole_of_a_log_is_a_gap() -> None:
-    """S0.3: records that damage took are missing, too; at most sixteen gaps are told."""
+    """S0.3: records that damage took are missing, too; at most sixteen gaps are reported."""
     bench = Bench()
     bench.runner.hole = Hole(Seq(30), Seq(33), Term(1), ())
     bench.gaps = tuple((Seq(at), Seq(at)) for at in range(40, 40 + GAPS_MAX))

@@ -59,7 +59,7 @@ def lags_of(cluster: SimCluster, node: SimNode, channel: ChannelId) -> dict[str,
 
 
 def test_klip_35_all_peers_hear_all_positions() -> None:
-    """KLIP-35: every live node hears where every replica is, also of what it does not host.
+    """KLIP-35: every live node learns where every replica is, also of what it does not host.
 
     Shows KIP-23.
     """
@@ -73,7 +73,7 @@ def test_klip_35_all_peers_hear_all_positions() -> None:
 
 
 def test_klip_07_08_positions_report_applied_and_highest_known_commit() -> None:
-    """KLIP-07, KLIP-08: each replica tells both, of every channel of its node."""
+    """KLIP-07, KLIP-08: each replica reports both, of every channel of its node."""
     cluster, channel = five_nodes()
     leader = cluster.leaders()[channel]
     seen = spy(cluster, leader)
@@ -312,7 +312,7 @@ def test_klip_20_peers_come_from_the_catalog_and_the_seed_list() -> None:
 
 
 def test_channel_position_of_an_unlisted_node_is_no_leader_for_its_age() -> None:
-    """S7.3: of what is not hosted the end counts as known only while its leader tells it."""
+    """S7.3: of what is not hosted the end counts as known only while its leader reports it."""
     cluster, channel = five_nodes()
     node = outsider(cluster, channel)
     assert node.runner is not None

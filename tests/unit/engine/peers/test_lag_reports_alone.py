@@ -1,4 +1,5 @@
-"""Positions of replicas by themselves: what is told of this node's, and what is kept of others'."""
+"""Positions of replicas by themselves: what is reported of this node's, and what is kept of
+others'."""
 
 from __future__ import annotations
 
@@ -50,6 +51,7 @@ class Bench:
             on_peer_hash=lambda *of, batches: self.calls.append(("hash", *of, batches)),
         )
         self.term, self.last_seq, self.base = Term(3), Seq(9), EMPTY_BASE
+        self.number = 0
         parts: Any = SimpleNamespace(
             identity=SimpleNamespace(me=ME, http=HTTP),
             clock=SimpleNamespace(wall_ms=lambda: 77),
@@ -120,7 +122,7 @@ def position(
 MINE = ChannelPosition(HERE, Term(3), False, Seq(4), Seq(5), Seq(9), b"h", 15, 14)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- reports sent ---------------------------------------------------------------------------------
 
 
 def test_report_tells_every_replica_here_with_a_number_of_its_own() -> None:
@@ -180,7 +182,7 @@ def test_without_reports_for_routing_hosts_hear_all_and_everybody_the_leaders() 
     assert bench.sent[0] == (PEER, LagReport(77, (led,), 2, HTTP))
 
 
-# --- what is heard --------------------------------------------------------------------------------
+# --- reports received -----------------------------------------------------------------------------
 
 
 def test_position_of_a_replica_elsewhere_is_kept_and_told_on() -> None:

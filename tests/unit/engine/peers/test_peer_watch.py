@@ -1,4 +1,4 @@
-"""Beliefs of a node about the others, from heartbeats and broken connections, and what it tells."""
+"""Beliefs of a node about the others, from heartbeats and broken connections, and its reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REQUEST = LeadershipRequest()
 
 
 def test_node_is_no_peer_of_itself_and_a_peer_that_is_known_is_not_forgotten() -> None:
-    """The catalog tells all nodes again and again, the own one with them."""
+    """The catalog names all nodes again and again, the own one with them."""
     bench = WatchBench()
     bench.beat(ONE, 100)
     for node in TRIO:
@@ -203,7 +203,7 @@ def test_clocks_are_compared_for_display() -> None:
     assert [bench.watch.health.skew_ms(node) for node in (ONE, TWO)] == [250, -40]
 
 
-# --- timers and what is told ----------------------------------------------------------------------
+# --- timers and notifications --------------------------------------------------------------------
 
 
 def test_timer_checks_and_reports_at_their_own_pace() -> None:

@@ -86,7 +86,7 @@ def scene() -> Scene:
 
 
 def test_blog_31_writes_wait_for_a_live_replica_that_is_further_behind(scene: Scene) -> None:
-    """The publisher is told to come back, and nothing of the write is kept (NOT_APPLIED)."""
+    """The publisher is asked to come back, and nothing of the write is kept (NOT_APPLIED)."""
     scene.stall()
     for _ in range(BOUND + 1):  # at the bound is within it
         assert isinstance(scene.write(), PubAck)

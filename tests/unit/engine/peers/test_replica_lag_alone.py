@@ -74,7 +74,7 @@ class Bench:
 
 
 def test_writes_wait_for_the_replica_that_is_furthest_behind() -> None:
-    """BLOG-31: at the bound is within it; the event is told once."""
+    """BLOG-31: at the bound is within it; the event is reported once."""
     bench = Bench()
     assert bench.guard.refused == 0
     bench.behind(one=BOUND, two=BOUND)
@@ -123,7 +123,7 @@ def test_replica_is_left_behind_when_patience_is_over() -> None:
 
 
 def test_replica_that_says_that_it_cannot_catch_up_is_left_behind_at_once() -> None:
-    """NATS-147: no write waits for it any more, and all of that is told."""
+    """NATS-147: no write waits for it any more, and all of that is reported."""
     bench = Bench()
     bench.behind(one=20)
     assert bench.waits(0) == "n2 20"
@@ -165,7 +165,7 @@ def test_new_term_begins_with_new_patience() -> None:
 
 @pytest.mark.parametrize("end", ["no bound", "closed"])
 def test_bound_that_is_removed_and_channel_that_is_closed_are_forgotten(end: str) -> None:
-    """Nothing is told of them any more."""
+    """Nothing is reported of them any more."""
     bench = Bench()
     bench.behind(one=20)
     assert bench.waits(0) == "n2 20"

@@ -6,7 +6,7 @@ import pytest
 
 from raftstore.engine.peers.peer_watch import OPENING_CHANNEL_MS, OPENING_STEP_MS
 from raftstore.policy.failover import LOST, REFUSED
-from raftstore.types import Role
+from raftstore.types import ChannelConfig, ReplicaNumber, Role
 from tests.unit.engine.watch_bench import (
     ELECTION,
     JITTER_MS,
@@ -50,6 +50,17 @@ def test_candidacy_waits_a_step_for_each_live_voter_that_is_ahead() -> None:
     assert delay(bench, channel) == STEP_MS
     bench.watch.on_lost(TWO, 100, refused=False)
     assert delay(bench, channel) == 0
+
+
+def test_position_of_another_life_of_a_replica_delays_nobody() -> None:
+    """M4: its node hosts the channel again, and the report is of the replica that was removed."""
+    bench = WatchBench()
+    channel = bench.open(0, members=(ME, ONE, TWO))
+    again = ChannelConfig(((ME, ONE, TWO),), (), {ONE: ReplicaNumber(40)})
+    channel.core.config = lambda: again
+    for node in (ONE, TWO):
+        tell(bench, node, report(channel, 11))
+    assert delay(bench, channel) == STEP_MS, "for the one that is named so"
 
 
 def test_voters_behind_one_that_is_down_are_looked_at_too() -> None:
@@ -106,7 +117,7 @@ def test_channel_is_armed_when_it_is_opened() -> None:
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_lost_connection_lets_the_channels_of_that_peer_stand(refused: bool) -> None:
-    """KLIP-49: at once, and no others; the cause is told with when it was last heard."""
+    """KLIP-49: at once, and no others; the cause is reported with when it was last heard."""
     bench = WatchBench()
     led, others, nobodys, own = (bench.open(n, at) for n, at in enumerate((ONE, TWO, None, ME)))
     last = bench.open(4, ONE)

@@ -4,10 +4,11 @@ leadership without contact to a quorum.
 
 from __future__ import annotations
 
+from raftstore.core.effects import ConfigCommitted
 from raftstore.policy.failover import UNCLAIMED
 from raftstore.policy.leadership import LeadershipDigest
 from raftstore.protocol.node import LagReport, LeadershipList, LeadershipRequest
-from raftstore.types import NodeId, Seq, Term
+from raftstore.types import ChannelConfig, NodeId, Seq, Term
 from tests.unit.engine.watch_bench import (
     BOOT,
     ELECTION,
@@ -334,3 +335,27 @@ def test_leader_that_stays_although_it_was_told_is_told_again_after_as_long() ->
     for now_ms in range(0, 3_001 + 50, 50):
         bench.check(now_ms)
     assert [at for _, at in channel.gave_up] == [1_500, 3_050]
+
+
+def test_heartbeats_claim_leaderships_to_the_members_of_the_newest_configuration() -> None:
+    """S1.8: a node that hosts the channel since compares the same as this one; else it would ask
+    for the whole list at every heartbeat, and so would one that hosts it no more."""
+    bench = WatchBench()
+    bench.watch.add_peer(FAR, 0)
+    channel = bench.open(0, ME)
+    digest = LeadershipDigest()
+    digest.add(channel.channel, channel.elector.term)
+
+    def claimed(node: NodeId) -> bool:
+        return bench.watch.heartbeat_content(bench.watch.peers[node])[0] == digest.value
+
+    assert (claimed(ONE), claimed(FAR)) == (True, False)
+    moved = ChannelConfig(((ME, TWO, FAR),))
+    channel.core.config = lambda: moved
+    committed = ConfigCommitted(Seq(5), Term(1), moved)
+    bench.watch.config_committed(bench.runner(channel), committed)
+    assert (claimed(ONE), claimed(TWO), claimed(FAR)) == (False, True, True)
+    bench.led(channel, TWO)
+    nothing = bytes(len(digest.value))
+    claims = [bench.watch.heartbeat_content(bench.watch.peers[n])[0] for n in (ONE, TWO, FAR)]
+    assert claims == [nothing] * 3

@@ -29,10 +29,12 @@ from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import encode_conditional, encode_rows
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT, ChunkHeader, encode_staged
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.batches.staging import AppliedBatch
 from raftstore.state_machines.outcomes import HELD, NOT_HELD, Outcome
-from raftstore.state_machines.state_keys import applied_batch_key, outcome_key, packed
+from raftstore.state_machines.state_keys import TRIMMED, applied_batch_key, outcome_key, packed
+from raftstore.state_machines.trimmed_outcomes import Trimmed
 from raftstore.types import ChannelId, RecordKind, Seq, Term, channel_id, make_guid
 
 CHANNEL = channel_id(b"orders-table-id!", 0)
@@ -55,7 +57,7 @@ class Bench:
         self.refusal: Refusal | None = None
         self.answers: list[tuple[int, Message]] = []
         self.reads: list[tuple[int, int, int]] = []
-        runner = SimpleNamespace(channel=CHANNEL, name="orders/0")
+        runner = SimpleNamespace(channel=CHANNEL, name="orders/0", table_settings=DEFAULT_SETTINGS)
         catalog = SimpleNamespace(channel=CATALOG, name=METADATA_NAME)
         channels: Any = {CHANNEL: runner, CATALOG: catalog}
         me: Any = self
@@ -256,6 +258,51 @@ def test_s6_6_changes_below_the_base_are_refused_with_the_first_position(
     answer = bench.answers[-1][1]
     assert isinstance(answer, ChangeEndsAnswer)
     assert (answer.first, answer.applied) == (4 - held, 4)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_s6_6_changes_whose_outcomes_are_trimmed_are_refused_though_the_log_has_them(
+    ends: bool,
+) -> None:
+    """S6.6: a log that is trimmed later than the leader's has batches of which nothing is known."""
+    bench = Bench()
+    bench.base_seq = Seq(1)
+    for key in (b"a", b"b", b"c", b"d"):
+        bench.add_rows(key)
+    del bench.records[0]
+    bench.state[TRIMMED] = packed(Trimmed(3))
+    for after in range(3):
+        asked = ChangeEnds(9, CHANNEL, Seq(after), Seq(0), 10, 1_000) if ends else request(after)
+        code, text = bench.refused(asked)
+        assert code == "data_loss"
+        assert f"behind seq {after} were trimmed, the oldest begin behind seq 3;" in text
+    assert seqs(bench.page(3)) == [4]
+    assert bench.ends(rows_max=0).first == 3
+    bench.base_seq = Seq(4)
+    del bench.records[:]
+    assert bench.ends(rows_max=0).first == 4
+
+
+@pytest.mark.parametrize("kind", ["a batch", "a condition", "ends"])
+def test_outcome_that_goes_while_it_is_looked_up_is_refused_as_trimmed(kind: str) -> None:
+    """S6.6: records are applied meanwhile, and a batch without an outcome looks like none."""
+    bench = Bench()
+    if kind == "a condition":
+        gone = outcome_key(bench.add_conditional(HELD).last_seq)
+    else:
+        gone = applied_batch_key(bench.apply(bench.stage(UPSERT, b"a")).last_seq)
+    read = bench.state_get
+
+    def state_get(channel: ChannelId, key: bytes) -> bytes | None:
+        if key == gone and bench.state.pop(gone, None) is not None:
+            bench.state[TRIMMED] = packed(Trimmed(bench.applied))
+        return read(channel, key)
+
+    bench.state_get = state_get  # type: ignore[method-assign]
+    asked = request() if kind != "ends" else ChangeEnds(9, CHANNEL, Seq(0), Seq(0), 10, 1_000)
+    code, text = bench.refused(asked)
+    assert code == "data_loss"
+    assert f"were trimmed, the oldest begin behind seq {bench.applied};" in text
 
 
 # --- what a record shows --------------------------------------------------------------------------

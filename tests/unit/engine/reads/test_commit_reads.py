@@ -14,6 +14,7 @@ from raftstore.errors import Refusal, UnavailableError
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.reads import Served
 from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.state_machines.batches.staging import BatchHead
 from raftstore.state_machines.state_keys import BATCH_HEAD, packed
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id
@@ -40,7 +41,12 @@ class Bench:
 
     def __init__(self, most: int = 10) -> None:
         self.runners: dict[ChannelId, Any] = {
-            channel: SimpleNamespace(channel=channel, name=f"t/{number}")
+            channel: SimpleNamespace(
+                channel=channel,
+                name=f"t/{number}",
+                is_reopened=False,
+                table_settings=DEFAULT_SETTINGS,
+            )
             for number, channel in enumerate((FIRST, SECOND))
         }
         self.heads = {FIRST: BatchHead(), SECOND: BatchHead()}
@@ -93,7 +99,7 @@ class Bench:
         return self.pin
 
     def answer(self, client: int, message: Message) -> None:
-        """Tell a client."""
+        """Answer a client."""
         self.answers.append((client, message))
 
     # --- what the test does -----------------------------------------------------------------------
@@ -307,6 +313,29 @@ def test_requests_of_a_dropped_table_are_refused() -> None:
     assert [request for _, request, _ in bench.take()] == [2]
 
 
+def test_requests_outlive_a_channel_that_is_opened_anew() -> None:
+    """Another replica's table may hold the commit; or not yet, or it serves nothing."""
+    bench = Bench()
+    for number, commit in ((1, 3), (2, 4), (3, 5)):
+        bench.ask(number, min_commit=commit)
+    before = bench.runners[FIRST]
+    before.is_reopened = True
+    bench.reads.on_channel_closed(before)
+    assert bench.take() == []
+    bench.runners[FIRST] = SimpleNamespace(**{**vars(before), "is_reopened": False})
+    bench.heads[FIRST], bench.applied[FIRST] = BatchHead(3), 50
+    bench.reads.on_channel_opened(bench.runners[SECOND], 20)
+    assert bench.take() == []
+    bench.reads.on_channel_opened(bench.runners[FIRST], 20)
+    assert bench.take() == [(CLIENT, 1, "")]
+    bench.apply(4, 60)
+    assert bench.take() == [(CLIENT, 2, "")]
+    bench.refusal = Refusal(UnavailableError, "it recovers")
+    bench.reads.on_channel_opened(bench.runners[FIRST], 20)
+    assert bench.take() == [(CLIENT, 3, "unavailable")]
+    assert bench.is_empty()
+
+
 def test_requests_end_with_their_client() -> None:
     """Nothing is answered any more, and their places are free."""
     bench = Bench()
@@ -336,7 +365,7 @@ def test_requests_of_one_client_are_bounded() -> None:
 
 
 def test_largest_holder_gives_up_its_newest_request_for_others() -> None:
-    """It hears that; the place is the other client's."""
+    """It learns that; the place is the other client's."""
     bench = Bench(most=2)
     for number, client in ((1, CLIENT), (2, CLIENT), (3, OTHER), (4, OTHER), (5, 7)):
         bench.ask(number, client, min_commit=3)

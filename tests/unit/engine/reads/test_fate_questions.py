@@ -32,6 +32,7 @@ class Channel:
         self.channel = channel_id(b"t" * 16, number)
         self.name = f"t/{number}"
         self.elector = SimpleNamespace(role=Role.LEADER, term=Term(3), leader=ME)
+        self.is_reopened = False
         self.fate: WriteOutcomeFound | None = FOUND
         self.core = SimpleNamespace(tell_write_outcome=lambda _: self.fate)
         self.rounds: list[tuple[int, int]] = []
@@ -50,7 +51,7 @@ class Channel:
 
 
 class Bench:
-    """A node with two channels; what its clients are told comes into a list."""
+    """A node with two channels; what its clients are answered comes into a list."""
 
     def __init__(self, most: int = 10) -> None:
         self.me = ME
@@ -258,14 +259,17 @@ def test_places_are_shared_and_the_largest_holder_gives_its_newest_up() -> None:
     assert bench.first.dropped == [(frozenset({tokens[1]}), NOW_MS)]
 
 
-def test_dropped_table_answers_its_questions_and_no_others() -> None:
-    """S0.8: at once."""
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_dropped_table_answers_its_questions_and_no_others(is_reopened: bool) -> None:
+    """S0.8: at once; a channel that is opened anew was not dropped."""
     bench = Bench()
     bench.ask(1)
     bench.ask(2, bench.second)
     bench.ask(3)
+    bench.first.is_reopened = is_reopened
     bench.fates.on_channel_closed(cast("Any", bench.first))
-    assert bench.take() == [(7, 1, "unknown_channel"), (7, 3, "unknown_channel")]
+    code = "unavailable" if is_reopened else "unknown_channel"
+    assert bench.take() == [(7, 1, code), (7, 3, code)]
     assert len(bench.fates) == 1
 
 

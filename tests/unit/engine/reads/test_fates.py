@@ -39,7 +39,7 @@ def told(answers: list[Message]) -> str:
 
 
 def cut(cluster: SimCluster, node: SimNode) -> None:
-    """Its peers do not hear the node any more, nor it them."""
+    """Nothing passes between the node and its peers any more."""
     others = [other for other in cluster.node_ids if other != node.node]
     cluster.network.cut_groups([node.node], others)
 

@@ -1,4 +1,4 @@
-"""Reads of level leader: a client sees what it was told is written, and no leader too young."""
+"""Reads of level leader: a client sees what was acknowledged to it, and no leader too young."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_s7_1_leader_answers_no_read_before_a_commit_of_its_own_term() -> None:
 
 
 def test_s7_0_leader_read_that_waits_in_vain_is_refused_at_its_deadline() -> None:
-    """A leader that stopped applying tells what it waits for, and never an older state."""
+    """A leader that stopped applying says what it waits for, and never an older state."""
     cluster, channel = calm_cluster()
     leader = cluster.leaders()[channel]
     runner = leader.runner.channels[channel]

@@ -266,7 +266,7 @@ def test_keys_that_are_too_many_or_too_large_are_refused(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", ["page", "first page", "count", "keys"])
 def test_nothing_is_answered_of_what_stopped_serving_meanwhile(kind: str) -> None:
-    """S0.3, S13: the refusal names the leader; a pin that nobody was told of is gone."""
+    """S0.3, S13: the refusal names the leader; a pin that nobody was notified of is gone."""
     bench = Bench()
     pin = bench.pin()
     requests = {
@@ -327,7 +327,7 @@ def test_rows_that_were_read_in_time_and_told_too_late_are_not_answered(
 
 
 def test_refusals_at_the_deadline_say_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A count that was under way tells its rows; both tell the time."""
+    """A count that was under way returns its rows; both state the time."""
     monkeypatch.setattr(scans_module, "COUNT_SLICE_ROWS", 4)
     bench = Bench()
     bench.ask(bench.count())
@@ -502,7 +502,7 @@ def test_first_page_whose_state_was_given_up_is_refused_unless_it_is_the_last() 
 
 
 def test_client_that_is_gone_is_told_nothing() -> None:
-    """A pin that it was not told of goes with it; nobody else's read does."""
+    """A pin that it does not know of goes with it; nobody else's read does."""
     bench = Bench()
     bench.ask(bench.scan())
     bench.ask(bench.scan(keep=True))
@@ -544,7 +544,8 @@ def test_pins_of_a_client_that_is_gone_stay_until_others_need_the_place() -> Non
     assert not is_pinned(bench, later[0])
 
 
-def test_dropped_table_answers_nothing_more() -> None:
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_dropped_or_replaced_table_answers_nothing_more(is_reopened: bool) -> None:
     """S0.8: what is under way is refused, its pins are gone; other channels go on."""
     bench = Bench()
     pins = [bench.pin(), bench.pin(bench.second)]
@@ -553,9 +554,11 @@ def test_dropped_table_answers_nothing_more() -> None:
     bench.at(1_001)
     bench.take()
     other = bench.ask(bench.scan(bench.second))
-    bench.scans.on_channel_closed(bench.first.channel)
+    bench.first.is_reopened = is_reopened
+    bench.scans.on_channel_closed(bench.first)
     assert late.request_id not in dict(told := bench.told())
-    assert told == [(each.request_id, "unknown_channel") for each in asked]
+    code = "unavailable" if is_reopened else "unknown_channel"
+    assert told == [(each.request_id, code) for each in asked]
     assert bench.scans.pins == 1
     bench.read_all()
     assert bench.told() == [(other.request_id, "")]

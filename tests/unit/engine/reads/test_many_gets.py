@@ -94,7 +94,7 @@ def test_each_part_is_a_get_with_the_consistency_of_the_request() -> None:
 
 
 def test_what_is_known_leaves_together_and_a_part_that_waits_holds_up_no_other() -> None:
-    """Each part is told once, under the id of the request."""
+    """Each part is answered once, under the id of the request."""
     bench = Bench()
     bench.request(*(ChannelKeys(channel, (b"k",)) for channel in (A, B, C)), request_id=33)
     third = bench.find(2, b"v")
@@ -237,7 +237,7 @@ def test_every_level_answers_parts_as_it_answers_gets() -> None:
 
 
 def test_get_and_request_for_many_channels_with_one_id_are_answered_each_in_its_form() -> None:
-    """The id is the client's; where an answer goes on is not told by its range."""
+    """The id is the client's; where an answer goes on is not shown by its range."""
     cluster, node, channels = two_channels()
     for level in ("linearizable", "any"):
         get = Get(1, channels[0], (b"k", b"none"), level, None, Seq(0), 5_000)

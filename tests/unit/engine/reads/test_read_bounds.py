@@ -71,7 +71,7 @@ def of_kind(seen: list, kind: type[Message], channel: ChannelId) -> list[Message
 
 
 def test_follower_serves_a_time_bound_after_one_round_trip() -> None:
-    """It asks the leader, once, and tells the age that it proved (KIP-36)."""
+    """It asks the leader, once, and states the age that it proved (KIP-36)."""
     cluster, channel = calm_cluster()
     follower = follower_of(cluster, channel)
     seen = spy(cluster, follower)

@@ -129,7 +129,7 @@ def test_unknown_is_beyond_every_bound(bounds: Bounds, unknown: dict[str, Any]) 
 
 
 def test_state_is_not_fresh_because_its_leader_was_heard_just_now() -> None:
-    """S7.3: what arrives may have waited for minutes; only a round trip tells of an age."""
+    """S7.3: what arrives may have waited for minutes; only a round trip proves an age."""
     assert not served(Bounds(max_staleness_ms=500), as_of_ms=None, leader_info_age_ms=0)
 
 
@@ -173,7 +173,7 @@ def test_round_trip_is_asked_for_when_nothing_that_is_known_counts() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"leader_info_age_ms": None}, "no leader has told its position"),
+        ({"leader_info_age_ms": None}, "no leader has reported its position"),
         ({"leader_info_age_ms": 70}, "the leader reported its position 70 ms ago"),
         ({"is_trusted": False}, "was paused"),
     ],
@@ -225,7 +225,7 @@ def test_refusal_tells_how_far_behind_the_state_is_as_far_as_that_is_known(
 
 
 def test_state_whose_batches_nobody_counted_waits_for_no_proof() -> None:
-    """A round trip does not count them. After a stop of the node one may tell everything."""
+    """A round trip does not count them. After a stop of the node one may prove everything."""
     bounds = Bounds(max_batches_behind=2)
     assert not may_be_proven(freshness(batches_behind=None), bounds)
     assert may_be_proven(freshness(batches_behind=None), Bounds())
@@ -268,7 +268,7 @@ def test_rows_that_no_answer_can_carry_are_refused_with_their_number() -> None:
     [
         ({"stopped_reason": "histories differ"}, "stopped serving: histories differ"),
         (
-            {"core": SimpleNamespace(is_disputed=False, is_recovering=True)},
+            {"core": SimpleNamespace(is_disputed=False, is_recovering=True, doubt="")},
             "is recovering on this node; ask another replica",
         ),
         (

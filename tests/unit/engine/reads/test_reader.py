@@ -17,6 +17,7 @@ from raftstore.engine.shares import GIVEN_UP
 from raftstore.errors import NoLeaderError, NotLeaderError, RequestError
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.reads import Bounds, Get, GetAnswer, Scan
+from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
 
 ME, PEER = NodeId("n1@00"), NodeId("n2@00")
@@ -31,9 +32,11 @@ class Runner:
     def __init__(self, channel: ChannelId, number: int) -> None:
         self.channel, self.name = channel, f"t/{number}"
         self.bounds = Bounds()
+        self.table_settings = DEFAULT_SETTINGS
         self.stopped_reason: str | None = None
         self.table_damage: str | None = None
         self.unserved_until = 0
+        self.is_reopened = False
         self.leader_info_heard_ms: int | None = 0
         self.elector = SimpleNamespace(role=Role.FOLLOWER, leader=PEER, term=Term(3))
         self.as_of: int | None = None
@@ -43,6 +46,7 @@ class Runner:
             is_trusting=True,
             leader_is_ready=True,
             is_recovering=False,
+            doubt="",
             is_disputed=False,
             proven_ms=None,
             batches_between=lambda applied, end: (0, 0),
@@ -105,7 +109,7 @@ class Bench:
         return commit
 
     def answer(self, client: int, message: Message) -> None:
-        """Tell a client."""
+        """Answer a client."""
         self.answers.append((client, message))
 
     def lead(self) -> None:
@@ -309,9 +313,37 @@ def test_reads_of_a_dropped_table_are_refused() -> None:
     assert bench.is_empty()
 
 
+@pytest.mark.parametrize("is_recovering", [False, True])
+def test_reads_that_wait_for_a_position_outlive_a_channel_that_is_opened_anew(
+    is_recovering: bool,
+) -> None:
+    """Another replica's table may hold the position; a channel that serves nothing says so at
+    once, and no leader answers that was asked before."""
+    bench = Bench()
+    bench.lead()
+    bench.ask(1, level="linearizable")
+    bench.ask(2, min_seq=Seq(11))
+    bench.ask(3, min_seq=Seq(30))
+    bench.runner.is_reopened = True
+    bench.reader.on_channel_closed(bench.runner)
+    assert bench.take() == [(CLIENT, 1, "unavailable")]
+    opened: Any = Runner(FIRST, 0)
+    opened.core.is_recovering = is_recovering
+    bench.applied[FIRST] = Seq(20)
+    bench.reader.on_channel_opened(opened, 5)
+    if is_recovering:
+        assert bench.take() == [(CLIENT, 2, "unavailable"), (CLIENT, 3, "unavailable")]
+    else:
+        assert bench.take() == [(CLIENT, 2, "")]
+        bench.applied[FIRST] = Seq(30)
+        bench.reader.on_applied(opened, (), 6)
+        assert bench.take() == [(CLIENT, 3, "")]
+    assert bench.is_empty()
+
+
 @pytest.mark.parametrize("level", ["any", "linearizable"])
 def test_largest_holder_gives_up_its_newest_read_for_others(level: str) -> None:
-    """It hears that at once, once, and its question at the core is dropped."""
+    """It learns that at once, once, and its question at the core is dropped."""
     bench = Bench(waiting_reads_max=2)
     bench.lead()
     for number, client in ((1, CLIENT), (2, CLIENT), (3, OTHER), (4, OTHER)):
@@ -394,7 +426,7 @@ def test_other_reads_of_the_node_hear_what_reads_of_rows_hear() -> None:
     assert of(lambda: reader.on_timer(7)) == [("fates", "on_timer", 7), ("scans", "on_timer", 7)]
     assert of(lambda: reader.on_channel_closed(runner)) == [
         ("fates", "on_channel_closed", runner),
-        ("scans", "on_channel_closed", FIRST),
+        ("scans", "on_channel_closed", runner),
     ]
     assert of(lambda: reader.on_client_gone(CLIENT)) == [
         (part, "on_client_gone", CLIENT) for part in ("fates", "many", "scans")
@@ -402,7 +434,7 @@ def test_other_reads_of_the_node_hear_what_reads_of_rows_hear() -> None:
 
 
 def test_place_of_a_question_for_a_fate_is_given_up_like_that_of_a_read() -> None:
-    """S12: they have one share; each is told why by its own part, once."""
+    """S12: they have one share; each is informed why by its own part, once."""
     bench = Bench()
     given: list[tuple[int, str]] = []
     parts: Any = bench.reader
@@ -416,7 +448,7 @@ def test_place_of_a_question_for_a_fate_is_given_up_like_that_of_a_read() -> Non
 
 @pytest.mark.parametrize("part", [None, PartId(8)])
 def test_part_of_a_request_is_answered_to_the_request(part: PartId | None) -> None:
-    """Rows and refusals alike; the client hears of all parts together."""
+    """Rows and refusals alike; the client learns of all parts together."""
     bench = Bench()
     collected: list[tuple[Any, ...]] = []
     parts: Any = bench.reader
@@ -580,7 +612,7 @@ def test_answer_tells_which_batches_it_does_not_hold() -> None:
 
 
 def test_level_that_is_none_is_refused_with_those_that_are() -> None:
-    """A client's mistake is told in full."""
+    """A client's mistake is answered in full."""
     bench = Bench()
     bench.ask(1, level="strong")
     assert "unknown read level 'strong'; use one of" in bench.text()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from raftstore.protocol.admin import ContentHash, CreateTable
+from raftstore.protocol.admin import ContentHash
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.testing.sim_cluster import SimCluster
@@ -77,19 +75,6 @@ def test_runner_of_a_broken_channel_stops_serving() -> None:
     answer = read_any(cluster, node, channel)
     assert isinstance(answer, Failed)
     assert "stopped serving: commit 7 lists 2 chunks" in answer.message
-
-
-@pytest.mark.parametrize("durability", ["buffered", "memory"])
-def test_durability_that_is_not_kept_is_not_promised(durability: str) -> None:
-    """S0.6: every record is synced before its ack, so a table of another level is refused."""
-    cluster, _ = calm_cluster()
-    leader = cluster.leaders()[cluster.nodes[cluster.node_ids[0]].runner.metadata_channel]
-    request = CreateTable(1, "u", ("id",), 1, 3, durability, None, "", False, timeout_ms=1_000)
-    answers = ask(cluster, leader, request)
-    run(cluster, 500)
-    (answer,) = answers
-    assert isinstance(answer, Failed)
-    assert "is not available yet" in answer.message
 
 
 def test_restarted_node_serves_its_tables_without_the_metadata_channel() -> None:

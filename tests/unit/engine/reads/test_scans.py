@@ -430,7 +430,7 @@ def test_pins_have_hard_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_long_read_that_ends_after_a_stop_does_not_hide_the_stop(world: World) -> None:
-    """S7.3: whatever a node that stood still is told first, it trusts no buffered word since."""
+    """S7.3: whatever a node that stood still gets first, it trusts no buffered word since."""
     world.node = next(node for node in world.cluster.nodes.values() if node is not world.node)
     held = world.hold_reads()
     ask(world.cluster, world.node, world.scan(limit=1_000))

@@ -1,4 +1,4 @@
-"""``max_lag=0``: nothing that the replica knows of is missing, and everybody is told so."""
+"""``max_lag=0``: nothing that the replica knows of is missing, and every answer says so."""
 
 from __future__ import annotations
 

@@ -34,6 +34,9 @@ class Core:
     commit_seq: Seq = Seq(100)
     knows_position: bool = True
     is_trusting: bool = True
+    is_disputed: bool = False
+    is_recovering: bool = False
+    doubt: str = ""
     fresh: dict[int, int] = field(default_factory=dict)
     acked: dict[NodeId, ProgressView] = field(default_factory=dict)
 
@@ -63,6 +66,10 @@ class World:
         self.known_commit = Seq(100)
         self.core = Core()
         self.runner: Any = SimpleNamespace(
+            name="t/5",
+            stopped_reason=None,
+            table_damage=None,
+            unserved_until=0,
             core=self.core,
             elector=SimpleNamespace(role=role, leader=leader, term=Term(4)),
             leader_info_heard_ms=None,
@@ -100,7 +107,7 @@ class World:
         leads: bool = False,
         heard_ms: int = NOW - 300,
     ) -> None:
-        """A node tells where its replica is."""
+        """A node says where its replica is."""
         at = Seq(applied), Seq(commit), Seq(commit)
         self.reports.heard_ms[node] = heard_ms
         self.reports.keep(node, ChannelPosition(CHANNEL, Term(3), leads, *at, b"", *batches))
@@ -139,7 +146,7 @@ def following() -> World:
 
 
 def elsewhere() -> World:
-    """The second leads a channel that this node does not host, and told so 300 ms ago."""
+    """The second leads a channel that this node does not host, and reported so 300 ms ago."""
     world = World()
     world.report(SECOND, 100, batches=(10, 10), leads=True)
     return world
@@ -284,7 +291,7 @@ def test_roles_are_as_reported_while_no_leader_is_known_here() -> None:
 
 
 def test_channel_that_lives_elsewhere_is_known_from_reports_alone() -> None:
-    """The leader's report tells its end, and its age is how old that is."""
+    """The leader's report states its end, and its age is how old that is."""
     world = elsewhere()
     world.report(THIRD, 70, batches=(8, 7), heard_ms=NOW - 400)
     assert world.view() == ChannelView(
@@ -330,7 +337,7 @@ def test_replica_that_lacks_no_row_lacks_no_batch() -> None:
 
 
 def test_channel_whose_leader_reported_nothing_has_no_known_end() -> None:
-    """S7.3: replicas tell where they are; nobody tells what they lack."""
+    """S7.3: replicas report where they are; nobody says what they lack."""
     world = World()
     world.hint = (None, Term(0))
     world.report(THIRD, 70)
@@ -370,7 +377,7 @@ def test_posted_position_is_all_that_is_known_of_a_silent_replica(made: Any) -> 
 
 
 def test_posted_position_counts_against_an_acknowledgement_too() -> None:
-    """The leader hears its followers all the time."""
+    """The leader gets reports of its followers all the time."""
     world = leading()
     world.say(SECOND, 99, NOW - 41)
     assert world.hint_of(SECOND).applied_seq == 80
@@ -412,7 +419,7 @@ def test_channel_that_lives_elsewhere_is_looked_at_again_only_when_it_moved() ->
 
 
 def test_role_that_was_lost_is_forgotten_with_the_next_look() -> None:
-    """The same holds when the channel is closed here: then its reports tell of it."""
+    """The same holds when the channel is closed here: then its reports describe it."""
     world = leading()
     assert world.view().leader_info_age_ms == 0
     world.runner.elector.role = Role.FOLLOWER
@@ -453,7 +460,7 @@ def test_catalog_that_changed_keeps_what_it_did_not_change(
 
 
 def found(**fields: Any) -> _Found:
-    """A replica elsewhere that lacks nothing and has told nothing about the time."""
+    """A replica elsewhere that lacks nothing and has reported nothing about the time."""
     known: dict[str, Any] = {
         "node": SECOND, "applied_seq": Seq(90), "rows": 0, "batches": 0, "as_of_ms": None,
         "told_ms": None, "is_reported": False, "is_here": False, "role": "follower",
@@ -480,6 +487,6 @@ def test_position_is_as_old_as_the_newer_word_about_it(
 def test_what_is_unknown_of_rows_is_unknown_of_batches(
     rows: int | None, known_ms: int | None
 ) -> None:
-    """S7.3: an end that nobody told lately measures nothing."""
+    """S7.3: an end that nobody reported lately measures nothing."""
     hint = _hint(found(rows=rows, batches=2, as_of_ms=60), 100, known_ms, {})
     assert (hint.lag, hint.batches_behind, hint.time_lag_ms) == (None, None, 40)

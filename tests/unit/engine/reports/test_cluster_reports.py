@@ -25,7 +25,8 @@ from raftstore.protocol.admin import (
 )
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.table_settings import TableSettings
-from raftstore.types import ChannelConfig, ChannelId, NodeId, Seq, Term, channel_id
+from raftstore.state_machines.catalog import NodeEntry
+from raftstore.types import ChannelConfig, ChannelId, NodeId, Seq, Term, channel_id, node_name
 
 ME, ONE, TWO = (NodeId(f"n{number}@00") for number in (1, 2, 3))
 UUID, CLUSTER = b"t" * 16, b"c" * 16
@@ -64,9 +65,18 @@ class Bench:
         self.asked: list[int] = []
         self.now_ms = range(1_001)
         self.known: dict[ChannelId, ChannelView] = {}
-        self.metadata = SimpleNamespace(channel=METADATA)
+        self.metadata = SimpleNamespace(
+            channel=METADATA, core=SimpleNamespace(config=lambda: ChannelConfig(((ME, TWO),)))
+        )
         entry = table(**of_table)
-        catalog = SimpleNamespace(version=12, tables={"t": entry}, seqs={"t": Seq(33)})
+        catalog = SimpleNamespace(
+            version=12,
+            tables={"t": entry},
+            seqs={"t": Seq(33)},
+            draining={TWO},
+            nodes={node_name(ME): NodeEntry(ME, "a:1"), node_name(TWO): NodeEntry(TWO, "c:1")},
+            placement_of=lambda table: table.placement,
+        )
         self.controller = SimpleNamespace(
             catalog=catalog,
             metadata=self.metadata,
@@ -87,9 +97,7 @@ class Bench:
                 http_of={ONE: "b:2"}, updated_ms_ago=lambda node, now_ms: now_ms - 950
             ),
         )
-        identity = SimpleNamespace(
-            me=ME, pid=77, cluster_id=CLUSTER, creation_config=lambda: ChannelConfig(((ME, TWO),))
-        )
+        identity = SimpleNamespace(me=ME, pid=77, cluster_id=CLUSTER)
         self.parts: Any = SimpleNamespace(
             me=ME,
             identity=identity,
@@ -111,7 +119,7 @@ class Bench:
 
 
 class Kept:
-    """Stands for the kept channels: what the report tells them, and what they tell."""
+    """Stands for the kept channels: what the report asks them, and what they answer."""
 
     def __init__(self, count: int) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -150,8 +158,8 @@ def test_cluster_info_tells_each_node_with_its_addresses_and_level() -> None:
     answer = ClusterInfoReport(bench.parts, views).answer(ClusterInfo(5), 1_000)
     assert answer.nodes == (
         NodeInfo(ME, "a:1", True, 77, "", 7),
-        NodeInfo(ONE, "b:1", True, 0, "b:2", 6),
-        NodeInfo(TWO, "c:1", False, 0, "", 5),
+        NodeInfo(ONE, "b:1", True, 0, "b:2", 6, "unregistered"),
+        NodeInfo(TWO, "c:1", False, 0, "", 5, "draining"),
     )
     assert (answer.request_id, answer.cluster_id, answer.version) == (5, CLUSTER, 12)
     assert answer.answered_by == ME
@@ -210,7 +218,7 @@ def test_lags_are_told_on_request_and_where_the_view_is_of_the_same_replicas() -
 
 
 def nodes_of(bench: Bench) -> dict[NodeId, NodeView]:
-    """Every node as the view tells it."""
+    """Every node as the view shows it."""
     answer = answered(bench)
     return {node.node: node for node in answer.nodes}
 
@@ -294,7 +302,7 @@ def test_kept_channels_follow_the_catalog() -> None:
     ("count", "kept_ms"), [(2, VIEW_KEPT_MS), (403, VIEW_KEPT_MS), (404, 101), (1_000, 250)]
 )
 def test_view_is_kept_for_longer_the_more_channels_it_has(count: int, kept_ms: int) -> None:
-    """However many ask; an answer says how old it is, and ages that it tells grow with it."""
+    """However many ask; an answer says how old it is, and ages that it states grow with it."""
     report, kept = kept_report(Bench(), count)
 
     def answer(now_ms: int, *, with_channels: bool = True) -> ClusterViewAnswer:

@@ -45,7 +45,7 @@ def of(node: SimNode) -> NodeRunner:
 
 
 def seen(node: SimNode, later_ms: int = 0) -> ChannelView:
-    """The one channel as the node's kept view tells it, which is how it is."""
+    """The one channel as the node's kept view shows it, which is how it is."""
     runner, now_ms = of(node), node.clock.now_ms() + later_ms
     kept = runner.views._build(now_ms).channels
     assert kept == channels_of(runner, now_ms)
@@ -123,7 +123,7 @@ def test_kept_view_has_the_furthest_reported_position() -> None:
 
 
 def test_kept_view_of_a_leader_that_tells_no_position_knows_no_lag() -> None:
-    """S7.3: it stood still, so another may lead; what it told before is no word of now."""
+    """S7.3: it stood still, so another may lead; what it reported before says nothing of now."""
     cluster, channel, outsider = five_nodes()
     seen(outsider)
     leader = cluster.leaders()[channel].node
@@ -169,7 +169,7 @@ def test_what_was_said_of_a_replica_costs_nothing_once_it_reported_itself() -> N
 
 
 def test_kept_view_tells_what_is_applied_before_the_engine_hears_of_it() -> None:
-    """S10: readers see what the apply thread has written, and the view tells what they see."""
+    """S10: readers see what the apply thread has written, and the view says what they see."""
     cluster, channel = calm_cluster()
     node = cluster.leaders()[channel]
     before = seen(node)

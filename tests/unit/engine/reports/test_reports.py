@@ -180,7 +180,7 @@ def test_status_tells_who_is_down_and_who_was_never_seen(
 def test_status_of_a_replica_that_does_not_serve_says_why(
     world: tuple[SimCluster, ChannelId, SimNode, SimNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S0.3, S13: recovering, or stopped, which is worse and told first."""
+    """S0.3, S13: recovering, or stopped, which is worse and reported first."""
     _, channel, _, follower = world
     runner = of(follower)
     with monkeypatch.context() as patched:
@@ -206,7 +206,7 @@ def test_status_of_a_replica_that_does_not_serve_says_why(
 def test_status_tells_of_other_replicas_what_was_heard_last(
     world: tuple[SimCluster, ChannelId, SimNode, SimNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader hears acknowledgements, everybody reports; the furthest counts. Of one that was
+    """The leader gets acknowledgements, everybody reports; the furthest counts. Of one that was
     never heard of nothing is known."""
     cluster, channel, leader, follower = world
     runner = of(follower)
@@ -289,7 +289,7 @@ def test_status_of_a_node_that_stops_says_so(
 
 
 def samples(node: SimNode) -> dict[tuple[str, LABELS], float]:
-    """Values by name and labels; none is told twice."""
+    """Values by name and labels; none is reported twice."""
     told = [((name, labels), value) for name, labels, value in of(node).reports.metrics()[0]]
     assert len(dict(told)) == len(told)
     return dict(told)
@@ -345,7 +345,7 @@ def test_metrics_of_a_calm_node_say_what_it_is_and_holds(
 
 
 def test_metrics_tell_each_peer(world: tuple[SimCluster, ChannelId, SimNode, SimNode]) -> None:
-    """Up for queries, what it missed, and its clock, once that was told."""
+    """Up for queries, what it missed, and its clock, once that was reported."""
     cluster, _, leader, follower = world
     runner = of(leader)
     labels = (("peer", follower.name),)
@@ -435,7 +435,7 @@ VIEW = CatchUpView("restart", 1, Seq(2), Seq(3), Seq(9), 6, 60, 10, 11, 12, 3, N
 def test_replica_that_catches_up_is_told_in_status_and_metrics(
     world: tuple[SimCluster, ChannelId, SimNode, SimNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NATS-149: as its core sees it, and whether it waits for others; its leader tells a replica
+    """NATS-149: as its core sees it, and whether it waits for others; its leader reports a replica
     that said that it cannot catch up.
     """
     _, channel, leader, follower = world

@@ -151,7 +151,8 @@ def test_view_tells_the_bounds_of_the_tables_that_have_some() -> None:
 
 
 def test_view_of_a_node_that_died_says_so_and_keeps_its_last_position() -> None:
-    """BLOG-25: it is down from here; where it was is told with the age of that word (BLOG-28)."""
+    """BLOG-25: it is down from here; where it was is shown with the age of that report
+    (BLOG-28)."""
     cluster, channel = calm_cluster()
     write(cluster, channel, 1)
     leader = cluster.leaders()[channel]
@@ -260,14 +261,14 @@ def test_n8_a_killed_leader_makes_one_event_with_every_duration_and_its_cause() 
 
 
 def test_n8_failover_is_still_told_when_the_node_that_led_it_died() -> None:
-    """The last replica alive tells both failovers, as it saw them, and keeps them for later."""
+    """The last replica alive reports both failovers, as it saw them, and keeps them for later."""
     cluster, channel = calm_cluster()
     kept: list[dict[str, Any]] = []
     for node in cluster.nodes.values():
         node.runner.ring.keep = kept.append
     first = cluster.leaders()[channel]
     first.crash("test")
-    run(cluster, 7_000)  # nobody reads, so the new leader tells it after five seconds
+    run(cluster, 7_000)  # nobody reads, so the new leader reports it after five seconds
     second = cluster.leaders()[channel]
     term = second.runner.channels[channel].elector.term
     second.crash("test")
@@ -499,7 +500,7 @@ def test_n14_served_staleness_is_counted_against_what_the_table_promises() -> No
 
 
 def test_positions_and_http_address_travel_with_the_report() -> None:
-    """A node that serves HTTP says where; everybody else tells it on (a hint, S7.4)."""
+    """A node that serves HTTP says where; everybody else passes it on (a hint, S7.4)."""
     cluster, _ = calm_cluster()
     node, peer = cluster.nodes[cluster.node_ids[0]], cluster.node_ids[1]
     assert node.runner is not None

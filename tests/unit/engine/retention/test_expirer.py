@@ -11,7 +11,7 @@ from raftstore.config import ExpirySettings
 from raftstore.core.quorum import quorum_ms
 from raftstore.engine.retention.expirer import RETRY_MS, WAIT_MS_MAX, Expirer
 from raftstore.errors import Refusal, StoreTooOldError
-from raftstore.protocol.lifetimes import decode_expire
+from raftstore.protocol.lifetimes import EXPIRE_BYTES_MAX, decode_expire
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.expiry import expiry_key
 from raftstore.types import ChannelConfig, Guid, NodeId, RecordKind, Role, Seq, Term
@@ -47,10 +47,11 @@ class Bench:
             propose=self._propose,
         )
         clock: Any = SimpleNamespace(wall_ms=lambda: self._wall_ms(ME, self.now_ms))
-        self.expirer = Expirer(
-            ME, host, host, clock, host, lambda kind: self.refusal,
-            ExpirySettings(TICK_MS, AHEAD_MS, KEYS_MAX), {CHANNEL: self.runner},
+        parts: Any = SimpleNamespace(
+            me=ME, tables=host, watch=host, clock=clock, proposals=host,
+            refusal_of=lambda kind: self.refusal, channels={CHANNEL: self.runner},
         )  # fmt: skip
+        self.expirer = Expirer(parts, ExpirySettings(TICK_MS, AHEAD_MS, KEYS_MAX))
         self.expirer.leader_changed(self.runner, (Term(1), Role.FOLLOWER, None), 0)
 
     def _wall_ms(self, node: NodeId, now_ms: int) -> int:
@@ -83,13 +84,18 @@ class Bench:
 
     def committed(self, seq: int, *, removed: bool = True) -> None:
         """The record proposed last has its outcome."""
-        _, keys, done, _ = self.proposed[-1]
+        _, _, done, _ = self.proposed[-1]
         ack = PubAck(CHANNEL, Term(1), Guid(bytes(16)), Seq(seq), Seq(seq), Term(1), "fsync", 3)
         done(ack, self.now_ms)
         if removed:
-            self.applied = Seq(seq)
-            self.index = {at: b"" for at in self.index if not at.endswith(tuple(keys))}
-            self.expirer.on_applied(self.runner, (), self.now_ms)
+            self.apply(seq)
+
+    def apply(self, seq: int) -> None:
+        """The record proposed last is applied."""
+        keys = self.proposed[-1][1]
+        self.applied = Seq(seq)
+        self.index = {at: b"" for at in self.index if not at.endswith(tuple(keys))}
+        self.expirer.on_applied(self.runner, (), self.now_ms)
 
 
 def test_row_expires_when_it_is_due_and_not_before() -> None:
@@ -119,6 +125,42 @@ def test_one_record_is_under_way_at_a_time_until_it_is_applied() -> None:
     assert bench.run_to(6_000) == []
     bench.committed(11)
     assert bench.run_to(6_000 + TICK_MS) == [(6_000, [b"00005"])]  # at once: it was full
+
+
+@pytest.mark.parametrize("size", [5, EXPIRE_BYTES_MAX // 3], ids=["rows", "bytes"])
+@pytest.mark.parametrize("is_applied_first", [False, True])
+def test_full_record_is_followed_by_the_next_one_at_once(
+    size: int, *, is_applied_first: bool
+) -> None:
+    """As fast as rows were written they have to go: with a pause behind each record a table that
+    takes more rows in a second than ten records name would grow for ever."""
+    bench = Bench()
+    for number in range(3 * KEYS_MAX):
+        bench.row(b"%05d".ljust(size, b".") % number, 10)
+    began_ms, named = TICK_MS, len(bench.run_to(TICK_MS)[0][1])
+    while named < 3 * KEYS_MAX:
+        if is_applied_first:
+            bench.apply(20 + named)
+            bench.committed(20 + named, removed=False)
+        else:
+            bench.committed(20 + named, removed=False)
+            assert bench.run_to(began_ms) == [], "rows that are removed were named again"
+            bench.apply(20 + named)
+        [(_, keys)] = bench.run_to(began_ms)
+        named += len(keys)
+
+
+def test_full_record_that_was_refused_is_not_repeated_with_each_write() -> None:
+    """Without a quorum, or while there is no space: once in a while is enough."""
+    bench = Bench()
+    for number in range(2 * KEYS_MAX):
+        bench.row(b"%05d" % number, 10)
+    assert len(bench.run_to(TICK_MS)) == 1
+    _, _, done, _ = bench.proposed[-1]
+    done(PubReject(CHANNEL, Term(1), Guid(bytes(16)), "no_space", "full"), bench.now_ms)
+    for number in range(50):
+        bench.row(b"9%04d" % number, 10**7)
+        assert bench.run_to(TICK_MS + number) == []
 
 
 @pytest.mark.parametrize(

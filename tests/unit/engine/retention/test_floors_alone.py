@@ -1,4 +1,5 @@
-"""Floors of a log by themselves: what needs records, for how much of the log, and who hears it."""
+"""Floors of a log by themselves: what needs records, for how much of the log, and who is
+informed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def slow(bench: Bench, node: str = "n2") -> tuple[int, bool]:
 
 
 def acknowledges(bench: Bench, node: NodeId, applied: int, heard_ms: int | None) -> None:
-    """It told the leader with an acknowledgement."""
+    """It reported that to the leader with an acknowledgement."""
     bench.mine.progress[node] = SimpleNamespace(applied_seq=Seq(applied), heard_ms=heard_ms)
 
 
@@ -52,7 +53,7 @@ def test_learner_needs_records_like_a_voter() -> None:
 
 
 def test_replica_that_told_nothing_needs_all_that_there_is() -> None:
-    """S6.5: of this channel; what it told of others does not count."""
+    """S6.5: of this channel; what it reported of others does not count."""
     bench = Bench()
     bench.based(7)
     bench.grow(30)
@@ -70,7 +71,7 @@ def test_replica_that_told_nothing_needs_all_that_there_is() -> None:
 def test_acknowledgement_counts_where_it_is_newer_than_the_report(
     reported: int | None, acknowledged: int, heard_ms: int | None, expected: int
 ) -> None:
-    """A leader hears it more often; a progress from before the first word is none."""
+    """A leader learns it more often; a progress from before the first report is none."""
     bench = Bench()
     bench.based(7)
     bench.grow(30)
@@ -83,7 +84,7 @@ def test_acknowledgement_counts_where_it_is_newer_than_the_report(
 
 
 def test_readers_of_changes_need_what_comes_behind_their_last_question() -> None:
-    """Of this channel, while they ask; below the base they hear that it is gone."""
+    """Of this channel, while they ask; below the base they learn that it is gone."""
     bench = Bench()
     bench.based(5)
     bench.grow(30)
@@ -140,7 +141,7 @@ def test_other_parts_name_floors_of_their_own() -> None:
 
 
 def test_floor_is_given_up_beyond_its_bytes_once_and_with_its_owner() -> None:
-    """Forty records of ten bytes are kept for a replica, and no more; the event tells it."""
+    """Forty records of ten bytes are kept for a replica, and no more; the event says so."""
     bench = Bench()
     bench.heard(B, 10)
     bench.grow(50)
@@ -165,7 +166,7 @@ def test_floor_is_given_up_beyond_its_bytes_once_and_with_its_owner() -> None:
 
 
 def test_floor_that_came_nearer_counts_again() -> None:
-    """When it is given up again, that is told again."""
+    """When it is given up again, that is reported again."""
     bench = Bench()
     bench.heard(B, 10)
     bench.grow(51)
@@ -231,3 +232,22 @@ def test_closed_channel_is_told_anew_in_its_next_life_and_others_are_not() -> No
     for runner in (bench.mine, bench.other):
         register.of(runner, 1_000)
     assert [fields["channel"] for _, fields in bench.told()] == ["orders/3"]
+
+
+def test_floors_that_were_given_up_are_forgotten_with_their_owners() -> None:
+    """Each connection of a reader is another owner: their number does not grow for ever."""
+    bench = Bench()
+    bench.grow(30)
+    register = bench.retention.floors
+    bench.log.size = 99_999
+    for client in range(50):
+        bench.readers.asked(CHANNEL, client, Seq(3), bench.now_ms)
+        bench.readers.asked(OTHER, client, Seq(3), bench.now_ms)
+        assert floors(bench)[f"client {client}"][3], "it is given up"
+        bench.readers.client_gone(client)
+        floors(bench)
+    assert len(register._given_up) == len(floors(bench)) == 2
+    assert register.given_up_total == 52
+    bench.readers.asked(CHANNEL, 7, Seq(3), bench.now_ms)
+    assert floors(bench)["client 7"][3], "one that comes again is judged again"
+    assert register.given_up_total == 53

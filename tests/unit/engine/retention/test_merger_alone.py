@@ -9,6 +9,7 @@ import pytest
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.retention.merger import (
     EVENT_BYTES_MIN,
+    MERGE_STEP_BYTES,
     PAUSE_FACTOR,
     PAUSE_MS_MIN,
     QUEUED_BYTES_MAX,
@@ -16,6 +17,7 @@ from raftstore.engine.retention.merger import (
     READERS_WAIT_MS,
 )
 from raftstore.ports.tables import MergeStep
+from raftstore.storage.tables import merges
 from tests.unit.engine.retention_bench import CHANNEL, OTHER, Bench
 
 INTERVAL_MS = 50
@@ -61,6 +63,22 @@ class Merging(Bench):
             self.answer(NOTHING)
         assert self.at(self.now_ms + 60_000) == []
         return self
+
+
+def test_gap_13_nothing_is_merged_without_room_for_the_new_files() -> None:
+    """B8: the old ones go behind them; it is asked again, and does not forget the table."""
+    bench = Merging().settled()
+    bench.grow(1)
+    bench.room = MERGE_STEP_BYTES - 1
+    assert bench.at(bench.now_ms + 60_000) == []
+    assert set(bench.claimed) == {MERGE_STEP_BYTES}
+    bench.room = MERGE_STEP_BYTES
+    assert bench.wait_until_asked()[0] == CHANNEL
+
+
+def test_one_step_of_a_merge_needs_no_more_room_than_is_asked_for() -> None:
+    """Ranges of so many bytes are merged at a time."""
+    assert merges.RANGE_BYTES_MAX <= MERGE_STEP_BYTES
 
 
 def test_nothing_is_asked_unless_tables_are_merged_at_all() -> None:

@@ -91,7 +91,8 @@ def test_log_stays_bounded_under_updates_and_starts_as_before() -> None:
     for node in world.nodes:
         assert world.base(node) > 250
         assert node.log.floor() > 5
-        assert node.log.size_bytes() < 24 * KIB
+        # The base with its retries takes 18 KiB, and two segments may be begun.
+        assert node.log.size_bytes() < 28 * KIB
     before = world.runner(world.leader()).core.last_seq
     world.counter -= 300
     world.put(1)
@@ -163,7 +164,10 @@ def floors(world: World, node: SimNode) -> Any:
 
 
 def test_records_stay_for_a_replica_that_is_behind_until_there_are_too_many() -> None:
-    """Beyond the bound its floor is given up, once and with its name; the others go on."""
+    """Beyond the bound its floor is given up, once and with its name; the others go on.
+
+    Shows NATS-182.
+    """
     world = World(slow_replica_bytes=8 * KIB)
     world.put(5)
     slow = next(node for node in world.nodes if node is not world.leader())
@@ -201,7 +205,7 @@ def test_s6_5_replica_that_was_never_heard_of_holds_everything() -> None:
 
 
 def test_last_word_of_a_replica_from_before_a_base_holds_that_base() -> None:
-    """A leader that hears acknowledgements trims by them; when it leads no more, all it has is the
+    """A leader that gets acknowledgements trims by them; when it leads no more, all it has is the
     last report. That is no reason to go on without the replica."""
     world = World()
     world.put(40)

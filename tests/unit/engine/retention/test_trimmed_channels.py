@@ -19,6 +19,7 @@ from tests.unit.engine.retention_bench import (
     Bench,
     C,
     begun,
+    held_by,
     wanted,
 )
 
@@ -371,6 +372,34 @@ def test_gap_13_log_is_cut_as_far_as_it_can_be_while_the_disk_is_nearly_full() -
     bench.is_space_low = True
     bench.look()
     assert wanted(bench) == 12
+
+
+def test_gap_13_base_is_written_only_while_there_is_room_for_it() -> None:
+    """B8: what fails for lack of space would end the node; there may be room at the next look."""
+    bench = Bench()
+    bench.grow(40)
+    bench.room = 0
+    bench.trim()
+    assert (bench.trims, held_by(bench)) == ([], ("disk_space", "", 0))
+    assert bench.claimed[-1] > 0
+    bench.room = bench.claimed[-1]
+    bench.trim()
+    assert [name for name, _ in bench.trims] == ["orders/3"]
+    assert held_by(bench) is None
+
+
+def test_gap_13_base_is_written_anew_only_while_there_is_room_for_it() -> None:
+    """B8: the segments stay until there is."""
+    bench = too_long()
+    bench.based(bench.mine.core.last_seq, folds=b"folds")
+    bench.log.ends = {CHANNEL: {7: int(bench.mine.core.last_seq)}}
+    bench.room = 4
+    bench.look()
+    assert not bench.log.rebased
+    assert bench.claimed == [5]
+    bench.room = 5
+    bench.look()
+    assert bench.log.rebased == [(CHANNEL, bench.mine.core.base)]
 
 
 def test_channel_that_keeps_a_younger_segment_is_left_alone() -> None:

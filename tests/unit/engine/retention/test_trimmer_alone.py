@@ -75,7 +75,7 @@ def test_floor_within_a_record_leaves_nothing_to_cut() -> None:
 
 
 def test_floor_at_the_base_leaves_nothing_to_cut() -> None:
-    """The next channel is looked at; when the floor is gone, it is told no more."""
+    """The next channel is looked at; when the floor is gone, it is reported no more."""
     bench = Bench()
     for runner in (bench.mine, bench.other):
         bench.grow(40, runner)
@@ -151,7 +151,7 @@ def test_floors_are_listed_the_lowest_first_with_that_of_the_table() -> None:
 
 
 def test_base_that_is_too_large_for_a_log_and_a_message_is_not_made() -> None:
-    """S6.5: nothing is cut for it, and the floor is told with its size."""
+    """S6.5: nothing is cut for it, and the floor is reported with its size."""
     bench = Bench()
     bench.grow(40)
     bench.look()
@@ -280,7 +280,7 @@ def closed(bench: Bench) -> None:
 
 
 def replaced(bench: Bench) -> None:
-    """It is opened anew, which was not told."""
+    """It is opened anew, which was not reported."""
     bench.add(CHANNEL, "orders/3")
 
 

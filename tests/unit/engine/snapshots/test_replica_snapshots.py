@@ -238,7 +238,7 @@ def senders(world: SnapshotWorld, name: str) -> list[str]:
 @pytest.mark.parametrize("how", ["kill", "crash"])
 @pytest.mark.parametrize("chunks", [2, 3])
 def test_receiver_that_restarts_goes_on_with_what_it_has(how: str, chunks: int) -> None:
-    """NATS-213: of what a power cut takes, as much is sent again; the table moved on meanwhile."""
+    """NATS-154: of what a power cut takes, as much is sent again; the table moved on meanwhile."""
     world = world_of()
     away = away_and_cut(world)
     sent: list[int] = []
@@ -284,7 +284,7 @@ def half_a_copy() -> tuple[SnapshotWorld, SimNode, list[str]]:
 
 
 def test_another_replica_sends_the_rest_when_the_sender_dies() -> None:
-    """NATS-213: nothing is written meanwhile, so both have the same table."""
+    """NATS-154: nothing is written meanwhile, so both have the same table."""
     world, _, chunks = half_a_copy()
     first = world.cluster.nodes[NodeId(chunks[0])]
     first.kill("for good")
@@ -337,7 +337,7 @@ def test_follower_gives_the_table_and_the_leader_is_spared() -> None:
             None if is_early and receiver == away.node and isinstance(message, MsgSync) else message
         )
 
-    # Its leader tells it what it lacks when it is connected to both.
+    # Its leader names what it lacks when it is connected to both.
     until_ms = world.cluster.scheduler.now_ms + 100
     filtered(world, watch)
     assert away.boot()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raftstore.engine.deadlines import NEVER_MS
+from raftstore.protocol.replica_snapshots import AskBase, AskReplicaSnapshot
 from raftstore.types import History, Seq
 from tests.unit.engine.receiver_bench import (
     BASE,
@@ -238,7 +239,7 @@ def test_base_that_was_not_asked_for_does_not_help_a_replica_without_rows() -> N
 
 
 def test_base_that_contradicts_the_log_here_stops_the_channel() -> None:
-    """S13: nobody can tell which of the two is the channel's."""
+    """S13: it cannot be known which of the two is the channel's."""
     bench = Receiving()
     bench.asking_base()
     asked: list[History] = []
@@ -296,3 +297,29 @@ def test_progress_tells_the_source_the_stage_and_the_rate() -> None:
     bench.offer(table_bytes=0)
     told = f"{copying}0 of about 0 bytes, 0 bytes/s, 0 s left"
     assert bench.receiver.progress(CHANNEL, 3_000) == told
+
+
+def test_base_that_the_leader_does_not_give_is_asked_for_ever_more_rarely() -> None:
+    """Twice the pause each time, a session's time at most; what the core learns is acted on at
+    once, and a table is asked for as often as before."""
+    bench = Receiving(session_ms=500)
+    pauses = []
+    for attempt in range(6):
+        bench.mine.core.lacks_rows, bench.mine.core.trimmed_to = False, Seq(6)
+        bench.receiver.needed(bench.mine, bench.now_ms)
+        bench.timer()
+        bench.barrier(40)
+        [question] = bench.said()
+        assert isinstance(question, AskBase), attempt
+        bench.offer_base(request_id=question.request_id, reason="it is too large")
+        pauses.append(bench.due_ms - bench.now_ms)
+        bench.now_ms = bench.due_ms
+    first = SETTINGS.retry_ms
+    assert pauses == [first, 2 * first, 4 * first, 500, 500, 500]
+    bench.mine.core.lacks_rows = True
+    bench.timer()
+    bench.barrier(40)
+    [question] = bench.said()
+    assert isinstance(question, AskReplicaSnapshot)
+    bench.offer(request_id=question.request_id, snapshot_id=0, reason="it is busy")
+    assert bench.due_ms - bench.now_ms == first

@@ -473,7 +473,7 @@ def test_chunk_counts_once() -> None:
     ids=["another node", "another snapshot", "another channel"],
 )
 def test_chunk_that_nobody_waits_for_changes_nothing(sender: NodeId, changed: Any) -> None:
-    """Not even one that tells a reason."""
+    """Not even one that gives a reason."""
     bench = Receiving()
     bench.copying()
     give_up_ms = bench.receiver.transfers[CHANNEL].give_up_ms

@@ -71,7 +71,7 @@ def rest_chunk(number: int) -> dict[str, Any]:
 
 
 def test_copy_of_an_earlier_life_is_read_back_and_gone_on_with() -> None:
-    """NATS-213: only what is missing is sent, and the whole is read back again at the end."""
+    """NATS-154: only what is missing is sent, and the whole is read back again at the end."""
     bench = asking_rest(B)
     assert bench.sent == [(B, rest_of(ASKED))]
     copy = bench.receiver.transfers[CHANNEL].copy
@@ -110,7 +110,7 @@ def test_sender_that_still_compares_is_given_time() -> None:
 
 
 def test_each_replica_is_asked_for_the_rest_the_leader_last_then_it_is_begun_anew() -> None:
-    """Those that have another table say so; in the end its event tells why."""
+    """Those that have another table say so; in the end its event says why."""
     bench = asking_rest(B, C)
     asked = []
     for request_id in range(ASKED, ASKED + 3):
@@ -257,7 +257,7 @@ def offered(bench: Sending, to: NodeId = B) -> list[ReplicaSnapshotOffer]:
 
 
 def test_rest_is_given_behind_the_same_first_pairs() -> None:
-    """The whole is told with the last chunk, as its receiver reads it back."""
+    """The whole is reported with the last chunk, as its receiver reads it back."""
     bench = Sending()
     bench.sender.on_ask_rest(B, rest_of(5), 1_000)
     [wait] = offered(bench)
@@ -396,7 +396,7 @@ BASE = Base(Term(3), Seq(30), b"h" * 16, b"what it adds up to")
 
 @pytest.mark.parametrize("late", [1, 2**32 - 1])
 def test_late_question_of_the_same_life_changes_nothing(late: int) -> None:
-    """S12: the receiver asked again since, and is served or will be; so it hears nothing of it."""
+    """S12: the receiver asked again since, and is served or will be; so it gets nothing of it."""
     bench = Sending()
     now = 2**40
     bench.ask(request_id=now)

@@ -24,7 +24,7 @@ def operation(
     is_urgent: bool = False,
     opens: tuple[int, bytes] | None = None,
 ) -> Operation:
-    """An operation whose bytes tell its number."""
+    """An operation whose bytes show its number."""
     data = b"%d" % number * size
     return Operation(
         number=number,
@@ -34,6 +34,7 @@ def operation(
         end_position=1_000 + number,
         row=MarkRow(durable=History(Term(1), Seq(number))),
         is_urgent=is_urgent,
+        forgets=False,
         opens=opens,
     )
 

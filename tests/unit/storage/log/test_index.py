@@ -81,7 +81,7 @@ def test_first_hole_is_told_with_what_proves_its_place() -> None:
 
 
 def test_runs_of_a_hole_are_bounded_by_the_newest() -> None:
-    """Given more terms than are told, the oldest are left out."""
+    """Given more terms than are reported, the oldest are left out."""
     index = index_of(*((term, term, 1) for term in range(1, 2 * RUNS_MAX)))
     index.kept = [index_of((2 * RUNS_MAX, 2 * RUNS_MAX + 1, 1), start=2 * RUNS_MAX)]
     hole = index.hole()

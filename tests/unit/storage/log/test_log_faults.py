@@ -129,7 +129,7 @@ def test_full_disk_at_start_can_be_waited_out(tmp_path: Path) -> None:
 
 
 def test_other_errors_at_start_name_file_and_reason(tmp_path: Path) -> None:
-    """An unreadable disk is told as it is."""
+    """An unreadable disk is reported as it is."""
     create_log(tmp_path).close()
     ops = FaultyFiles()
     ops.fail("open", FIRST, errno.EACCES)

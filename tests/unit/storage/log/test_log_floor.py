@@ -216,7 +216,7 @@ def test_s6_5_order_is_bases_then_mark_then_files(tmp_path: Path) -> None:
 
 
 def everything(log: SimLog) -> tuple[object, ...]:
-    """All that a start tells of both channels."""
+    """All that a start reports of both channels."""
     return tuple((log.open_channel(name), behind(log, name)) for name in (CHANNEL, OTHER))
 
 
@@ -408,6 +408,22 @@ def test_s6_5_record_that_was_filled_leaves_the_oldest_one_needed(tmp_path: Path
     log.close()
 
 
+@pytest.mark.parametrize("lost", [(5,), (5, 6), (5, 8)])
+def test_s0_3_record_behind_one_that_was_filled_is_kept_behind_a_floor(
+    tmp_path: Path, lost: tuple[int, ...]
+) -> None:
+    """Removed segments held the records between the two; a later base stands for them."""
+    log = create_log(tmp_path)
+    append(log, CHANNEL, 30)
+    for number in lost:
+        log = reopened_without(number, log)
+        log.fill(CHANNEL, [record(number + 1)])
+    append(log, CHANNEL, 5)
+    trim(log, CHANNEL, 30)
+    assert log.open_channel(CHANNEL).hole is None
+    assert kept_behind_a_floor(log) == [(seq, 1) for seq in range(31, 36)]
+
+
 def test_s0_3_what_was_found_whole_stays_whole_behind_a_floor(tmp_path: Path) -> None:
     """The entry that says so is the one that gives up what is behind a hole; the next record tells
     that there was none, when the log in front of it is in removed segments."""
@@ -466,7 +482,8 @@ def test_s6_5_base_entry_of_an_idle_channel_is_needed(tmp_path: Path) -> None:
 
 
 def test_s0_3_channel_with_a_hole_holds_the_floor_back(tmp_path: Path) -> None:
-    """Which records it misses is told by the damaged entry alone; filled, it holds nothing back."""
+    """Which records it misses is stated by the damaged entry alone; filled, it holds nothing
+    back."""
     log = create_log(tmp_path)
     append(log, CHANNEL, 30)
     trim(log, CHANNEL, 20)

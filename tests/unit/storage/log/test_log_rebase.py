@@ -1,4 +1,4 @@
-"""A log that is told to begin behind a base, now and after a start (S0.3, S6.5)."""
+"""A log that is asked to begin behind a base, now and after a start (S0.3, S6.5)."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def damaged(directory: Path, chosen: Callable[[object], bool], number: int = 0) 
 
 
 def is_base(entry: object) -> bool:
-    """Whether it tells a base."""
+    """Whether it states a base."""
     return isinstance(entry, Based)
 
 
@@ -350,7 +350,7 @@ def test_s0_3_promise_of_a_log_that_was_replaced_is_kept_by_the_base(term: int) 
     assert log.notes == ()
     found = log.open_channel(CHANNEL)
     assert (found.base.seq, found.last_seq, found.shortfall) == (9, 9, None)
-    # The mark tells the base by now, and no record of the log does.
+    # The mark states the base by now, and no record of the log does.
     assert log.again().notes == ()
 
 

@@ -12,7 +12,7 @@ from raftstore.errors import NewerFormatError, PromisesLostError, StoreIdentityE
 from raftstore.storage.files import FileOps
 from raftstore.storage.log import records
 from raftstore.storage.log.mark import MarkRow
-from raftstore.storage.log.recovery import check_pieces
+from raftstore.storage.log.segments import check_pieces
 from raftstore.storage.stopped.read_only_files import ReadOnlyFiles
 from raftstore.types import NodeId, RecordKind, Term
 from tests.log_writing import WrittenLog, damage_body, parts_of, promise
@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> WrittenLog:
 
 @pytest.mark.parametrize("left", [1, 11, 12, 40])
 def test_torn_end_is_cut_off_and_nothing_else_is_done(log: WrittenLog, left: int) -> None:
-    """S0.3: no file was told of what it held, so no copy of it is kept; the cut is synced."""
+    """S0.3: nothing in it was ever acknowledged, so no copy of it is kept; the cut is synced."""
     log.record(1)
     last = log.record(2)
     os.truncate(last.path, last.offset + left)
@@ -101,7 +101,7 @@ def test_promised_end_is_put_aside_before_it_is_cut(log: WrittenLog) -> None:
 def test_lost_end_is_a_hole_where_it_is_known_what_was_there(
     log: WrittenLog, promised: tuple[int, int], kept: list[object]
 ) -> None:
-    """A promise of an older term, or of no higher seq, tells nothing of what is missing: the
+    """A promise of an older term, or of no higher seq, says nothing of what is missing: the
     channel is recovering then, and has no hole to fill."""
     log.record(1)
     log.record(2, term=2)
@@ -187,7 +187,7 @@ def test_new_header_continues_what_was_passed_over(log: WrittenLog) -> None:
 
 @pytest.mark.parametrize("promised", [1, 2])
 def test_stopped_log_is_not_cut(log: WrittenLog, promised: int) -> None:
-    """Given files that are only looked at, what a start would do is told and not done."""
+    """Given files that are only looked at, what a start would do is reported and not done."""
     log.record(1)
     last = log.record(2)
     os.truncate(last.path, last.end - 1)

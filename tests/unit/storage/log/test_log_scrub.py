@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from raftstore.config import KIB
+from raftstore.core.folds import advance
 from raftstore.errors import PersistError
 from raftstore.ports.log import EMPTY_BASE
 from raftstore.ports.scrub import LogDamage, LogPlace
@@ -148,7 +149,7 @@ def test_lost_neighbours_are_one_hole_and_others_are_another(tmp_path: Path) -> 
 
 
 def test_file_that_is_gone_or_short_is_damage_and_raises_nothing(tmp_path: Path) -> None:
-    """S0.4: the node hears of it before it needs what was there."""
+    """S0.4: the node learns of it before it needs what was there."""
     log = filled(tmp_path)
     first, second, *_ = sorted(log.directory.iterdir())
     size = first.stat().st_size
@@ -189,6 +190,24 @@ def test_segments_that_were_removed_are_passed_over(tmp_path: Path) -> None:
     assert step.place is not None
     assert step.place.segment == 1
     assert step.damage is None
+    log.close()
+
+
+def test_segment_that_is_removed_under_a_step_is_below_the_floor_then(tmp_path: Path) -> None:
+    """It seems to be damaged, as it is gone: by the floor it is known that nobody needs it."""
+    log = filled(tmp_path)
+    step = log.verifying.step(None, 100)
+    for channel in (CHANNEL, OTHER):
+        records = [each for each in log.records(channel) if each.last_seq <= RECORDS // 4]
+        log.rebase(channel, advance(log.base(channel), records))
+    log.flush()
+    log.begin_floor(log.floor_max())
+    damages = [step().damage]
+    log.flush()
+    damages.append(step().damage)
+    assert damages[0] is None
+    assert damages[1] is not None
+    assert damages[1].segment < log.floor()
     log.close()
 
 

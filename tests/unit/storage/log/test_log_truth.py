@@ -59,7 +59,7 @@ def loses_a_vote(log: SimLog) -> None:
 
 @pytest.mark.parametrize(("harm", "says"), [(forgets, "never held"), (loses_a_vote, "never held")])
 def test_what_was_told_durable_and_is_gone_is_found(harm: object, says: str) -> None:
-    """S0.3, S1.3: the log recovers by its own rules, and is judged by what it was told to keep."""
+    """S0.3, S1.3: the log recovers by its own rules, and is judged by what it was asked to keep."""
     log = a_log()
     harm(log)  # type: ignore[operator]
     with pytest.raises(InvariantError, match=says):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,8 @@ def test_mark_of_another_store_is_refused(path: Path) -> None:
 def test_mark_of_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GAP-15: an older program does not touch what it does not understand."""
     with monkeypatch.context() as newer:
-        newer.setattr(mark_module, "FORMAT_VERSION", 9)
+        encode = partial(mark_module._encode_entry, version=9)
+        newer.setattr(mark_module, "_encode_entry", encode)
         MarkFile.create(FileOps(), tmp_path / "mark", STORE_UUID)
     with pytest.raises(StoreIdentityError, match="format version 9"):
         MarkFile.open(FileOps(), tmp_path / "mark", STORE_UUID)

@@ -22,6 +22,7 @@ from raftstore.storage.log.records import (
     Based,
     DamagedEntryError,
     Drop,
+    EntryKind,
     RecordPosition,
     SegmentHeader,
     Truncation,
@@ -152,7 +153,7 @@ def test_zeros_are_no_entries() -> None:
 
 
 def test_exchanged_entries_are_noticed() -> None:
-    """Each entry is intact by itself; the chain tells that one is missing."""
+    """Each entry is intact by itself; the chain says that one is missing."""
     whole = segment()
     starts = [at for at, *_ in decode_entries(whole, first_chain(STORE_UUID))]
     shortened = whole[: starts[2]] + whole[starts[3] :]
@@ -171,7 +172,7 @@ def test_unknown_kinds_are_of_a_newer_version() -> None:
 
     Damage would be cut off; here a newer version put what only it can read."""
     entry, _ = encode_drop(CHANNEL, 0)
-    for kind in (0, 9, 255):
+    for kind in (0, max(EntryKind) + 1, 255):
         body = bytes([kind]) + entry[HEADER_BYTES + 1 :]
         framed, _ = records._framed(body, 0)
         with pytest.raises(NewerFormatError, match=f"unknown kind {kind}.*run a newer version"):
@@ -180,7 +181,7 @@ def test_unknown_kinds_are_of_a_newer_version() -> None:
 
 
 def test_record_of_an_unknown_kind_is_of_a_newer_version() -> None:
-    """GAP-15: wherever it is read, its checksums tell that nothing is damaged."""
+    """GAP-15: wherever it is read, its checksums show that nothing is damaged."""
     newer = record(1, kind=cast(RecordKind, 99))
     head, _ = encode_record(CHANNEL, newer, 0)
     reads: list[Callable[[], object]] = [

@@ -73,7 +73,7 @@ def test_quarantine_goes_on_after_an_operator_removed_a_run(rolled: Path) -> Non
         size = path.stat().st_size
         path.write_bytes(path.read_bytes() + bytes(3))
         log = open_log(rolled, segment_bytes=1 << 20)
-        assert path.stat().st_size == size  # torn, and nobody was told of it
+        assert path.stat().st_size == size  # torn, and nobody was notified of it
         log.append(CHANNEL, [record(25 + seq)])
         log.flush()
         log.close()

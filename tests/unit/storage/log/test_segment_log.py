@@ -84,7 +84,7 @@ def test_each_step_of_a_group_commit_passes_its_point(tmp_path: Path) -> None:
 
 
 class CountingSyncer:
-    """Syncs the mark in the same thread, and tells when."""
+    """Syncs the mark in the same thread, and says when."""
 
     def __init__(self, told: list[Any]) -> None:
         self._told = told

@@ -41,7 +41,7 @@ def test_whatever_was_written_again_is_read_so(path: Path) -> None:
 
 
 def test_cuts_and_new_headers_are_only_noted(path: Path) -> None:
-    """A start would do them; here they are told."""
+    """A start would do them; here they are reported."""
     files = ReadOnlyFiles()
     descriptor = files.open(path, os.O_RDWR)
     files.truncate(descriptor, 3)

@@ -83,7 +83,7 @@ def holed(first: int, last: int) -> ChannelIndex:
 
 
 def test_log_is_healed_by_the_one_that_has_most() -> None:
-    """All that can give are told; the longest answer is taken."""
+    """All that can give are named; the longest answer is taken."""
     indexes = {"a": holed(3, 6), "b": whole(4), "c": whole(9), "d": whole(2)}
     assert heal(indexes, ["a"]) == [Given("a", Seq(3), Seq(6), ("b", "c"))]
     assert list(indexes["a"].base_seqs) == list(range(1, 10))
@@ -100,8 +100,8 @@ def test_log_takes_what_there_is_and_keeps_the_rest_of_its_hole() -> None:
 
 
 def test_damaged_logs_heal_each_other_and_the_first_holder_is_told() -> None:
-    """Told is where the records were, not where the steps before brought them; a log that cannot
-    be healed first is when others have got theirs back."""
+    """Reported is where the records were, not where the steps before brought them; a log that
+    cannot be healed first is when others have got theirs back."""
     indexes = {"a": holed(3, 3), "b": holed(5, 6), "c": holed(3, 3)}
     assert heal(indexes, ["a", "b", "c"]) == [
         Given("a", Seq(3), Seq(3), ("b",)),

@@ -99,7 +99,7 @@ def test_whole_logs_are_told_as_they_are() -> None:
 
 
 def test_hole_that_another_log_holds_is_refilled() -> None:
-    """Told are the replica as it was, what is missing and all that can give it."""
+    """Reported are the replica as it was, what is missing and all that can give it."""
     channel = found(
         stopped("a", orders=holed((1, 2), (5, 9))),
         stopped("b", orders=part(1, 9)),
@@ -120,7 +120,7 @@ def test_hole_that_another_log_holds_is_refilled() -> None:
 
 
 def test_logs_refill_each_other() -> None:
-    """Each of them is told, in the order of the directories."""
+    """Each of them is reported, in the order of the directories."""
     channel = found(
         stopped("a", orders=holed((1, 2), (5, 9))), stopped("b", orders=holed((1, 6), (8, 9)))
     )
@@ -131,7 +131,7 @@ def test_logs_refill_each_other() -> None:
 
 
 def test_holes_are_filled_one_by_one() -> None:
-    """One may be filled and the next one not: each is told with its own holders."""
+    """One may be filled and the next one not: each is reported with its own holders."""
     channel = found(
         stopped("a", orders=holed((1, 2), (4, 5), (9, 9))),
         stopped("b", orders=part(1, 3)),
@@ -172,7 +172,7 @@ def test_lost_end_comes_back_from_a_leader_if_there_can_be_one(
 
 
 def test_several_lost_logs_are_told_together() -> None:
-    """One that is refilled is told first; with all nodes looked at none is named as missing."""
+    """One that is refilled is reported first; with all nodes looked at none is named as missing."""
     channel = found(
         stopped("a", orders=short(3, 9)),
         stopped("b", orders=short(4, 9)),

@@ -1,4 +1,5 @@
-"""Applying by itself: which records share a batch, what a machine reads, and what is told when."""
+"""Applying by itself: which records share a batch, what a machine reads, and what is reported
+when."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ class Batch:
 
 
 class World:
-    """An applier over a database, and what it told."""
+    """An applier over a database, and what it reported."""
 
     def __init__(self) -> None:
         self.database = Database()
@@ -148,7 +149,7 @@ def world() -> World:
 
 
 def test_records_that_are_queued_together_are_one_batch_a_channel(world: World) -> None:
-    """S10: rows and the position they lead to are written at once, and then told in order."""
+    """S10: rows and the position they lead to are written at once, and then reported in order."""
     other = world.channel(OTHER)
     world.applier.enqueue(world.state, [rows_record(1, {b"a": b"1"}), rows_record(2, {b"b": b"2"})])
     world.applier.enqueue(other, [rows_record(1, {b"c": b"3"}, term=2)])
@@ -170,7 +171,7 @@ def test_records_that_are_queued_together_are_one_batch_a_channel(world: World) 
 
 
 def test_nothing_queued_writes_and_tells_nothing(world: World) -> None:
-    """A second run tells nothing again either."""
+    """A second run says nothing again either."""
     world.applier.run_queued()
     world.applier.enqueue(world.state, [rows_record(1, {b"a": b"1"})])
     world.applier.run_queued()
@@ -216,7 +217,8 @@ def test_queue_counts_payload_until_it_is_applied(world: World) -> None:
 
 
 def test_conditions_see_what_the_records_before_them_wrote(world: World) -> None:
-    """Records of one call count; conflicts are told with the seqs of the record and of the row."""
+    """Records of one call count; conflicts are reported with the seqs of the record and of the
+    row."""
     records = [
         rows_record(1, {b"a": b"1"}),
         conditional_record(2, b"a", b"2", 1),
@@ -352,7 +354,7 @@ def test_pieces_are_told_with_the_seq_that_is_applied(world: World) -> None:
 
 
 def test_other_work_sees_everything_queued_before_it(world: World) -> None:
-    """Rows are written and told first, and what comes behind it is not there yet."""
+    """Rows are written and reported first, and what comes behind it is not there yet."""
     seen: list[Any] = []
     world.applier.enqueue(world.state, [rows_record(1, {b"a": b"1"})])
     world.applier.enqueue_job(lambda: seen.append((world.database.position(), list(world.told))))
@@ -363,7 +365,7 @@ def test_other_work_sees_everything_queued_before_it(world: World) -> None:
 
 
 def test_failure_names_the_channel_that_was_written(world: World) -> None:
-    """S0.4: damage is remembered for this channel, and nothing of it is told as applied."""
+    """S0.4: damage is remembered for this channel, and nothing of it is reported as applied."""
     other = world.channel(OTHER)
     world.applier.enqueue(other, [rows_record(1, {b"a": b"1"})])
     world.applier.enqueue(world.state, [rows_record(1, {b"a": b"1"})])
@@ -377,7 +379,7 @@ def test_failure_names_the_channel_that_was_written(world: World) -> None:
 
 
 def test_failing_machine_names_its_channel_and_other_work_names_none(world: World) -> None:
-    """Any error stops the node; one that no database raised is told with what was done."""
+    """Any error stops the node; one that no database raised is reported with what was done."""
     state = world.channel(OTHER, object())
     world.applier.enqueue(world.state, [rows_record(1, {b"a": b"1"})])
     world.applier.enqueue(state, [rows_record(1, {b"a": b"1"})])
@@ -398,7 +400,7 @@ def test_failing_machine_names_its_channel_and_other_work_names_none(world: Worl
 
 
 def test_writes_and_openings_are_watched(world: World) -> None:
-    """S0.4: a disk that hangs is told with what was being done where."""
+    """S0.4: a disk that hangs is reported with what was being done where."""
     watch, path = StallWatch(), Path("tables")
     world.applier.note_writes(watch, path)
     seen: list[Any] = []

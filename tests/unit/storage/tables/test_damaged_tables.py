@@ -1,4 +1,5 @@
-"""LevelDbTables that are damaged, in use, full or of another store: told, put aside or rebuilt."""
+"""LevelDbTables that are damaged, in use, full or of another store: reported, put aside or
+rebuilt."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def remove_current(directory: Path) -> None:
 def test_damaged_tables_are_put_aside_and_start_empty(
     directory: Path, damage: Callable[[Path], Any]
 ) -> None:
-    """The log is the authority: nothing is repaired, all is applied again, and it is told."""
+    """The log is the authority: nothing is repaired, all is applied again, and it is reported."""
     damage(directory)
     tables = open_tables(directory)
     assert tables.rebuilt_because is not None
@@ -235,7 +236,7 @@ def test_rows_are_readable_by_their_user_only(tmp_path: Path) -> None:
 
 
 def test_database_in_use_is_not_taken_for_damage(directory: Path) -> None:
-    """Circumstances are told; only damage leads to quarantine."""
+    """Circumstances are reported; only damage leads to quarantine."""
     first = open_tables(directory)
     with pytest.raises(StorageError, match=r"cannot be opened.*check the disk"):
         open_tables(directory)

@@ -111,7 +111,7 @@ def test_generations_of_another_channel_do_not_count(tmp_path: Path) -> None:
 def test_position_of_a_copy_is_in_its_file(
     tmp_path: Path, content: bytes | None, position: tuple[int, int]
 ) -> None:
-    """A damaged file, or one of another channel, tells of none: the log is asked then."""
+    """A damaged file, or one of another channel, gives none: the log is asked then."""
     if content is not None:
         (tmp_path / COMPLETE_NAME).write_bytes(content)
     assert copied_position(tmp_path, CHANNEL) == position

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from raftstore.storage.tables.keys import OUTCOMES, ContentHasher
+from raftstore.state_machines.state_keys import OUTCOMES
+from raftstore.storage.tables.keys import ContentHasher
 from raftstore.types import Seq
 
 
@@ -35,6 +36,6 @@ def test_content_hash_tells_expiries_apart() -> None:
 
 
 def test_content_hash_leaves_out_what_a_replica_found_out_for_readers_of_changes() -> None:
-    """A replica that applied a batch twice may have told more of them."""
+    """A replica that applied a batch twice may have reported more of them."""
     assert hasher((OUTCOMES + b"1", b"x")).digest() == hasher().digest()
     assert hasher((b"\x03", b"x")).digest() != hasher().digest()

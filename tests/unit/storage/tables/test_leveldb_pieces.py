@@ -17,7 +17,7 @@ from raftstore.rows.sealing import SEAL_BYTES
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.keys import MARKER, applied_key, rows_prefix
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.types import ChannelId, RecordKind
+from raftstore.types import RecordKind
 from tests.piece_worlds import batch_record, chunk, pieces_of
 from tests.storage_helpers import (
     CHANNEL,
@@ -28,7 +28,7 @@ from tests.storage_helpers import (
     record,
     rows_record,
 )
-from tests.table_stores import Changes, noting_batches
+from tests.table_stores import Changes, count_writes, noting_batches
 
 MIB = 1 << 20
 
@@ -67,7 +67,7 @@ def test_view_ends_when_the_loop_thread_learns_of_the_last_part(tables: Any) -> 
 def test_slices_are_bounded_and_marked_until_the_last(
     tables: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No atomic batch holds much more than its bound, and only the last tells the position."""
+    """No atomic batch holds much more than its bound, and only the last states the position."""
     written: list[Changes] = []
     monkeypatch.setattr(tables._applier, "_new_batch", noting_batches(written))
     rows = [(b"%05d" % n, bytes(1000)) for n in range(3000)]
@@ -179,21 +179,7 @@ def test_staged_records_share_a_batch_though_each_looks_at_the_state(tables: Any
     """Staged records are looked up in the batch that gathers them: many small
     chunks are one write.
     """
-    made, written = tables._applier._new_batch, 0
-
-    class Batch:
-        def __init__(self, channel: ChannelId) -> None:
-            self._batch = made(channel)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._batch, name)
-
-        def write(self) -> None:
-            nonlocal written
-            written += 1
-            self._batch.write()
-
-    tables._applier._new_batch = Batch
+    written = count_writes(tables)
     rows = encode_rows([(b"k", None)])
     staged = [
         record(
@@ -205,7 +191,7 @@ def test_staged_records_share_a_batch_though_each_looks_at_the_state(tables: Any
     ]
     tables.apply(CHANNEL, staged)
     tables.apply_queued()
-    assert written == 1
+    assert written() == 1
     assert len(tables.state_scan(CHANNEL, b"\x02", b"\x03", 99)) == 10
 
 

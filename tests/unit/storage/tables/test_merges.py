@@ -315,7 +315,7 @@ def test_damaged_number_counts_as_none() -> None:
 
 
 class Failing:
-    """A database whose merge fails in silence, as LevelDB's does: only writes tell."""
+    """A database whose merge fails in silence, as LevelDB's does: only writes show it."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
@@ -328,7 +328,7 @@ class Failing:
 
 
 def test_s0_4_merge_that_failed_stops_the_node(tmp_path: Path) -> None:
-    """``compact_range`` tells nothing: the write behind it does."""
+    """``compact_range`` says nothing: the write behind it does."""
     world = Tables(tmp_path)
     world.update(20)
     database = world.tables._databases[CHANNEL]

@@ -230,7 +230,7 @@ class Deciding(TableMachine):
 def test_outcomes_are_written_before_any_row(
     monkeypatch: pytest.MonkeyPatch, slice_bytes: int, sizes: list[int]
 ) -> None:
-    """The state tells what became of the chunks when the first row is there; it counts as bytes."""
+    """The state says what became of the chunks when the first row is there; it counts as bytes."""
     database = Database(monkeypatch, slice_bytes)
     database.state.batches = Deciding()
     database.writer.write(database.state, piece(1, last=False))

@@ -23,7 +23,7 @@ CONTENTS = {
     OTHER: ("f27b4dfa94059d2a35d0c126491bd99b", 100, 100),
     LAGGING: ("10c78426c081db645da1c19073157049", 40, 40),
 }
-"""Digest of the contents, rows and applied seq of each channel, as that version told them."""
+"""Digest of the contents, rows and applied seq of each channel, as that version stated them."""
 
 
 @pytest.fixture

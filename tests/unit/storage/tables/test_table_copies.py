@@ -206,7 +206,7 @@ def test_reader_of_the_former_table_goes_on_and_then_it_is_removed(
 def test_damaged_copy_is_put_aside_alone_and_nothing_older_comes_back(
     sender: LevelDbTables, receiver: LevelDbTables
 ) -> None:
-    """The channel is empty then, so that its base tells what it lacks."""
+    """The channel is empty then, so that its base says what it lacks."""
     installed(receiver, pages_of(sender))
     receiver.close()
     (path_of(receiver._directory, CHANNEL) / "CURRENT").unlink()

@@ -326,7 +326,7 @@ def test_tables_of_an_older_version_that_cannot_be_opened(
     error: Exception,
     expected: type[Exception] | None,
 ) -> None:
-    """Damage has them built again; circumstances are told and change nothing."""
+    """Damage has them built again; circumstances are reported and change nothing."""
     add(home, CHANNEL)
 
     def fails(*_: Any) -> None:
@@ -361,7 +361,8 @@ def test_tables_of_an_older_version_that_cannot_be_opened(
 def test_database_without_current_is_begun_or_damaged(
     home: TablesDirectory, files: dict[str, bytes], is_kept: bool
 ) -> None:
-    """A stop while LevelDB made it leaves no rows, so nothing is told of it; else it is damage."""
+    """A stop while LevelDB made it leaves no rows, so nothing is reported of it; else it is
+    damage."""
     path = path_of(home.path.parent, CHANNEL)
     path.mkdir()
     for name, data in files.items():
@@ -375,7 +376,7 @@ def test_database_without_current_is_begun_or_damaged(
 
 
 def test_damaged_database_is_put_aside_with_its_reason(home: TablesDirectory) -> None:
-    """Asked for by a read of the node that ran last: durable, and told once."""
+    """Asked for by a read of the node that ran last: durable, and reported once."""
     add(home, CHANNEL, OTHER)
     ask_for_rebuild(home.path.parent, CHANNEL, "a block is damaged")
     files = NotingFiles()

@@ -44,7 +44,7 @@ def closed(state: Shared) -> int:
 
 
 def test_snapshot_is_closed_with_its_last_reader() -> None:
-    """Once, whichever reader is the last; then that is told."""
+    """Once, whichever reader is the last; then that is reported."""
     told: list[str] = []
     state = Shared(Source(), EMPTY_HISTORY, lambda: told.append("closed"))
     assert state.share() is state
@@ -115,7 +115,7 @@ def test_closed_channel_leaves_no_view() -> None:
     assert [closed(state) for state in (kept, shown, other)] == [1, 1, 0]
     assert views.at(CHANNEL, 2) is views.at(CHANNEL, 1) is None
     assert views.applied_seq(CHANNEL) is None
-    views.end(CHANNEL)  # the thread that applies tells of the last slice all the same
+    views.end(CHANNEL)  # the thread that applies reports the last slice all the same
     views.forget(CHANNEL)
     views.close()
     views.close()
@@ -147,7 +147,7 @@ def test_snapshot_that_is_closed_twice_is_released_once() -> None:
 
 
 class Stalls:
-    """Notes what is told to be done, and what is done meanwhile."""
+    """Notes what is asked to be done, and what is done meanwhile."""
 
     def __init__(self, told: list[Any]) -> None:
         self._told = told

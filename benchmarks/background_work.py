@@ -1,0 +1,333 @@
+"""The work of nodes beside requests: copied tables, merged tables, reading all that is stored.
+
+Four figures of three real nodes. Gets and puts, paced, while a node whose tables were removed takes
+them from the others, beside a calm span of the same cluster. The same while bulk updates have
+tables merged, with ``retention.merge_tables`` and without, in turns; and how many rows a second the
+updates are with either. Processor time of idle nodes that read all they store
+(``[scrub]``), beside that of idle nodes that do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import statistics
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from benchmarks.client_loop import run_client
+from raftstore import aio
+from raftstore.aio import AsyncTable
+from raftstore.errors import RaftstoreError
+from raftstore.local_cluster import LocalCluster
+
+NAMES: Final = ("n1", "n2", "n3")
+AWAY: Final = "n3"
+PARTITIONS: Final = 8
+EVERY_S: Final = 0.01
+"""Pause between two paced gets, and two paced puts."""
+GOAL: Final = 2.0
+"""The p99 meanwhile is at most so many times that without."""
+SETTLE_S: Final = 5.0
+LOOK_S: Final = 0.05
+PATIENCE_S: Final = 240.0
+COPY_ROWS: Final = 250_000
+COPY_ROW_BYTES: Final = 1_000
+COPY_ROUNDS: Final = 3
+CALM_S: Final = 15.0
+UPDATED_ROWS: Final = 1_000
+UPDATED_ROW_BYTES: Final = 10_000
+UPDATE_S: Final = 30.0
+ROWS_PER_CALL: Final = 50
+LANES: Final = 8
+TURNS: Final = (True, False, False, True)
+"""With merging and without: each once early and once late."""
+READ_ROW_BYTES: Final = 100
+"""The smaller the rows, the more of them are verified in a second."""
+IDLE_S: Final = 60.0
+TINY_PART: Final = 20
+"""So many times less of all of it."""
+TRIMMED: Final = {
+    "RAFTSTORE_RETENTION_CHANNEL_BYTES": "1MiB",
+    "RAFTSTORE_RETENTION_SLOW_REPLICA_BYTES": "1MiB",
+}
+"""A node without tables then gets them from another one, not from a log."""
+PASSES: Final = {"RAFTSTORE_SCRUB_INTERVAL_MS": "100ms"}
+"""One after the other, so that reading goes on all the time."""
+SCRUBBED: Final = "raftstore_scrub_bytes_total"
+Call = Callable[[int], Awaitable[object]]
+Span = tuple[float, float]
+"""When a call began, and seconds that it took."""
+
+
+def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001
+    """Percentiles, factors, rates and shares."""
+    part = TINY_PART if tiny else 1
+    return _copied(part) | _merged(part) | _scrubbed(part)
+
+
+# --- tables that are copied -----------------------------------------------------------------------
+
+
+def _copied(part: int) -> dict[str, Any]:
+    environment = dict.fromkeys(NAMES, TRIMMED)
+    with (
+        TemporaryDirectory(prefix="raftstore-background-") as directory,
+        LocalCluster(directory=directory, environment=environment) as cluster,
+    ):
+        return run_client(_copies(cluster, Path(directory) / AWAY / "tables", part))
+
+
+async def _copies(cluster: LocalCluster, tables: Path, part: int) -> dict[str, Any]:
+    rows = COPY_ROWS // part
+    calm, meanwhile = _Paced(), _Paced()
+    copied_s = 0.0
+    async with aio.connect(cluster.endpoints, timeout=60.0) as client:
+        await client.create_table("points", key="id", partitions=PARTITIONS)
+        table = client.table("points")
+        await _fill(table, rows, COPY_ROW_BYTES)
+        for _ in range(1 if part > 1 else COPY_ROUNDS):
+            await asyncio.sleep(SETTLE_S)
+            async with calm.running(table, rows):
+                await asyncio.sleep(CALM_S / min(part, 5))
+            cluster.kill(AWAY)
+            await _fill(table, rows // 10, COPY_ROW_BYTES)
+            shutil.rmtree(tables)
+            async with meanwhile.running(table, rows):
+                began, ended = await _copying(cluster)
+            meanwhile.keep(began, ended)
+            copied_s += ended - began
+    rounds = 1 if part > 1 else COPY_ROUNDS
+    megabytes = rounds * rows * COPY_ROW_BYTES / 1e6
+    return {
+        "copied tables, MB": round(megabytes),
+        "copied, MB/s": round(megabytes / copied_s, 1),
+        **_beside("tables copied", calm, meanwhile),
+    }
+
+
+async def _copying(cluster: LocalCluster) -> Span:
+    """Start the node without tables; when its first copy began, and when its last one ended."""
+    began, deadline = 0.0, time.monotonic() + PATIENCE_S
+    started, finished = _copies_logged(cluster)
+    cluster.start(AWAY)
+    while True:
+        await asyncio.sleep(LOOK_S)
+        now_started, now_finished = await asyncio.to_thread(_copies_logged, cluster)
+        now = time.perf_counter()
+        if not began and now_started > started:
+            began = now
+        if now_finished >= finished + PARTITIONS:
+            return began, now
+        assert time.monotonic() < deadline, f"{AWAY} did not get its tables"
+
+
+def _copies_logged(cluster: LocalCluster) -> tuple[int, int]:
+    """How many copies the node's log says began, and how many ended."""
+    log = cluster.log_file(AWAY).read_text(encoding="utf-8", errors="replace")
+    return log.count("replica_snapshot_started"), log.count("replica_snapshot_finished")
+
+
+# --- tables that are merged -----------------------------------------------------------------------
+
+
+def _merged(part: int) -> dict[str, Any]:
+    paced = {True: _Paced(), False: _Paced()}
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    merges = 0
+    for is_merging in TURNS:
+        setting = {"RAFTSTORE_RETENTION_MERGE_TABLES": str(is_merging).lower()}
+        with LocalCluster(environment=dict.fromkeys(NAMES, setting), http=True) as cluster:
+            rate = run_client(_updates(cluster, paced[is_merging], UPDATE_S / part))
+            rates[is_merging].append(rate)
+            merges += _metric(cluster, "raftstore_table_merges_total")
+    with_it, without = (statistics.mean(rates[each]) for each in (True, False))
+    return {
+        "tables merged, all nodes": merges,
+        "bulk updates, rows/s without merging, with": (round(without), round(with_it)),
+        "bulk updates are slower by": round(1 - with_it / without, 3),
+        **_beside("tables merged", paced[False], paced[True]),
+    }
+
+
+async def _updates(cluster: LocalCluster, paced: _Paced, seconds: float) -> float:
+    """Rows a second of bulk updates; then gets and puts beside the merges that are left."""
+    async with aio.connect(cluster.endpoints, timeout=60.0) as client:
+        await client.create_table("points", key="id", partitions=PARTITIONS)
+        table = client.table("points")
+        await _fill(table, UPDATED_ROWS, UPDATED_ROW_BYTES)
+        updated, began = 0, time.monotonic()
+
+        async def update() -> None:
+            nonlocal updated
+            while time.monotonic() < began + seconds:
+                await table.put_many(_rows(updated, ROWS_PER_CALL, UPDATED_ROW_BYTES))
+                updated += ROWS_PER_CALL
+
+        await asyncio.gather(*[update() for _ in range(LANES)])
+        rate = updated / (time.monotonic() - began)
+        async with paced.running(table, UPDATED_ROWS, UPDATED_ROW_BYTES):
+            await asyncio.sleep(seconds)
+        return rate
+
+
+# --- reading all that is stored -------------------------------------------------------------------
+
+
+def _scrubbed(part: int) -> dict[str, Any]:
+    seconds = IDLE_S / min(part, 10)
+    rows = COPY_ROWS // part
+    share: dict[bool, float] = {}
+    read = 0
+    for is_on in (True, False):
+        setting = {"RAFTSTORE_SCRUB_ENABLED": str(is_on).lower(), **PASSES}
+        with LocalCluster(environment=dict.fromkeys(NAMES, setting), http=True) as cluster:
+            run_client(_load(cluster, rows))
+            # Tables are merged once they are quiet: that is another one's work.
+            time.sleep(4 * SETTLE_S if part == 1 else SETTLE_S)
+            before, bytes_before = _processor_s(cluster), _metric(cluster, SCRUBBED)
+            time.sleep(seconds)
+            share[is_on] = (_processor_s(cluster) - before) / seconds / len(NAMES)
+            read += _metric(cluster, SCRUBBED) - bytes_before
+    return {
+        "read of all that is stored, MB/s of a node": round(read / 1e6 / seconds / len(NAMES), 2),
+        "an idle node without that, of a processor": round(share[False], 4),
+        "an idle node with it, of a processor": round(share[True], 4),
+        "reading takes, of a processor": round(share[True] - share[False], 4),
+    }
+
+
+async def _load(cluster: LocalCluster, rows: int) -> None:
+    async with aio.connect(cluster.endpoints, timeout=60.0) as client:
+        await client.create_table("points", key="id", partitions=PARTITIONS)
+        await _fill(client.table("points"), rows, READ_ROW_BYTES)
+
+
+def _processor_s(cluster: LocalCluster) -> float:
+    """Seconds of processor time that all nodes have used."""
+    ticks = 0
+    for name in NAMES:
+        fields = Path(f"/proc/{cluster.pid(name)}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _metric(cluster: LocalCluster, name: str) -> int:
+    """The sum of a counter over all nodes."""
+    total = 0.0
+    for url in cluster.http_by_node().values():
+        with urllib.request.urlopen(f"http://{url}/metrics", timeout=10) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith((f"{name} ", f"{name}{{")):
+                    total += float(line.rpartition(" ")[2])
+    return round(total)
+
+
+# --- what is written and read ---------------------------------------------------------------------
+
+
+def _rows(first: int, count: int, size: int) -> list[dict[str, Any]]:
+    text = os.urandom(size // 2).hex()
+    return [{"id": (first + at) % UPDATED_ROWS, "text": text} for at in range(count)]
+
+
+async def _fill(table: AsyncTable, rows: int, size: int) -> None:
+    """Rows with the ids from 0 on; what they hold is no two times the same."""
+    chunks = iter(range(0, rows, ROWS_PER_CALL))
+
+    async def lane() -> None:
+        for first in chunks:
+            text = os.urandom(size // 2).hex()
+            last = min(rows, first + ROWS_PER_CALL)
+            await table.put_many([{"id": number, "text": text} for number in range(first, last)])
+
+    await asyncio.gather(*[lane() for _ in range(LANES)])
+
+
+class _Paced:
+    """Gets and puts that begin every ten milliseconds, whatever the others take."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[Span]] = {"gets": [], "puts": []}
+        self.failed = 0
+        self._kept: dict[str, int] = dict.fromkeys(self.calls, 0)
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self, table: AsyncTable, rows: int, size: int = COPY_ROW_BYTES
+    ) -> AsyncIterator[None]:
+        """Gets and puts of these rows while it lasts."""
+        text = "x" * size
+
+        async def put(number: int) -> object:
+            return await table.put({"id": number * 7919 % rows, "text": text})
+
+        async def get(number: int) -> object:
+            return await table.get(number * 7919 % rows)
+
+        self._kept = {kind: len(calls) for kind, calls in self.calls.items()}
+        loops = [
+            asyncio.create_task(self._pace(call, self.calls[kind]))
+            for kind, call in (("gets", get), ("puts", put))
+        ]
+        try:
+            yield
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    def keep(self, began: float, ended: float) -> None:
+        """Keep of the calls of the last time only those that were under way in this span."""
+        for kind, calls in self.calls.items():
+            kept = self._kept[kind]
+            calls[kept:] = [
+                (at, took) for at, took in calls[kept:] if at <= ended and at + took >= began
+            ]
+
+    async def _pace(self, call: Call, calls: list[Span]) -> None:
+        begun = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            number = 0
+            while True:
+                number += 1
+                group.create_task(self._timed(call, number, calls))
+                await asyncio.sleep(max(0.0, begun + number * EVERY_S - time.monotonic()))
+
+    async def _timed(self, call: Call, number: int, calls: list[Span]) -> None:
+        began = time.perf_counter()
+        try:
+            await call(number)
+        except RaftstoreError:
+            self.failed += 1
+            return
+        calls.append((began, time.perf_counter() - began))
+
+    def percentiles(self, kind: str) -> tuple[float, float]:
+        """p50 and p99 in milliseconds."""
+        ordered = sorted(took for _, took in self.calls[kind])
+        middle, at_99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+        return round(1e3 * middle, 2), round(1e3 * at_99, 2)
+
+
+def _beside(what: str, calm: _Paced, meanwhile: _Paced) -> dict[str, Any]:
+    """How gets and puts compare with those of the calm time."""
+    found: dict[str, Any] = {}
+    factors = []
+    for kind in calm.calls:
+        before, now = calm.percentiles(kind), meanwhile.percentiles(kind)
+        factors.append(now[1] / before[1])
+        counts = (len(calm.calls[kind]), len(meanwhile.calls[kind]))
+        found[f"{what}: {kind}, without and meanwhile"] = counts
+        found[f"{what}: {kind} without, p50 / p99 ms"] = before
+        found[f"{what}: {kind} meanwhile, p50 / p99 ms"] = now
+        found[f"{what}: p99 of {kind}, times (goal {GOAL})"] = round(factors[-1], 2)
+    found[f"{what}: failed calls, without and meanwhile"] = (calm.failed, meanwhile.failed)
+    found[f"{what}: goal kept"] = max(factors) <= GOAL
+    return found

@@ -1,0 +1,199 @@
+"""``raftstore backup``: tables in files that outlive the cluster, and back into another one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raftstore.cli.common import Context, pass_context
+from raftstore.cli.errors import EXIT_DIFFERENCE
+from raftstore.cli.row_files import rows_progress
+from raftstore.errors import RaftstoreError
+
+if TYPE_CHECKING:
+    from raftstore.backup import Manifest
+
+PLACE = click.argument("place")
+
+
+@click.group("backup")
+def backups() -> None:
+    """Make, list, check and restore backups.
+
+    PLACE is a directory or a URL of fsspec, as in s3://bucket/backups. Needs `pip install
+    'raftstore[backup]'`.
+    """
+
+
+@backups.command()
+@PLACE
+@click.option(
+    "--table", "tables", multiple=True, metavar="NAME", help="Only this table; may be repeated."
+)
+@click.option("--full", is_flag=True, help="Read and write all of it, whatever is there.")
+@pass_context
+def create(context: Context, /, place: str, tables: tuple[str, ...], *, full: bool) -> None:
+    """Write a backup of all tables, or of some.
+
+    Each table is in it as it was at one moment, and each micro-batch as a whole or not at all.
+    Partitions that did not change since the newest backup of the place are not read again, and
+    files that are there are not written again. A backup that was stopped is none; what it wrote is
+    used by the next one.
+
+    \b
+    Example:
+      raftstore backup create /backups
+      raftstore backup create s3://bucket/backups --table orders
+    """
+    from raftstore.backup import create_backup
+
+    with context.connect() as client, rows_progress("rows backed up") as tell:
+        made = create_backup(
+            client, place, tables=tables, full=full, progress=lambda report: tell(report.rows)
+        )
+    told = _shown(made)
+    context.show(
+        {**told, "positions": {table.name: table.position for table in made.tables}}, [told]
+    )
+
+
+@backups.command("ls")
+@PLACE
+@pass_context
+def list_all(context: Context, /, place: str) -> None:
+    """List the backups of a place, the oldest first; needs no cluster.
+
+    BASE is the backup whose unchanged files were used again, NEW how many bytes it added.
+
+    \b
+    Example:
+      raftstore backup ls /backups
+    """
+    from raftstore.backup import list_backups
+
+    rows = [
+        {"backup": backup_id, "error": str(found)}
+        if isinstance(found, RaftstoreError)
+        else _shown(found)
+        for backup_id, found in list_backups(place)
+    ]
+    context.show(rows, rows)
+    if not rows:
+        context.say(f"there is no backup in {place}")
+
+
+@backups.command()
+@PLACE
+@click.argument("backup", required=False)
+@pass_context
+def verify(context: Context, /, place: str, backup: str | None) -> int:
+    """Read every file of a backup, the newest one by default, and check it; needs no cluster.
+
+    Checked are the hash of each file, its rows, their order and partition, the checksum that each
+    row got from its writer, and the columns. Exit code 7 when something is wrong.
+
+    \b
+    Example:
+      raftstore backup verify /backups
+      raftstore backup verify /backups 20261123T152235123Z-1a2b3c
+    """
+    from raftstore.backup import verify_backup
+
+    with rows_progress("rows checked") as tell:
+        found = verify_backup(place, backup, progress=lambda report: tell(report.rows))
+    told: dict[str, Any] = {
+        "backup": found.backup,
+        "tables": found.tables,
+        "files": found.files,
+        "rows": found.rows,
+        "bytes": found.bytes,
+        "problems": len(found.problems),
+    }
+    context.show({**told, "problems": list(found.problems)}, [told])
+    for problem in found.problems:
+        context.say(problem)
+    return EXIT_DIFFERENCE if found.problems else 0
+
+
+@backups.command()
+@PLACE
+@click.argument("backup", required=False)
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="NAME[=NEW]",
+    help="Only this table, under another name if one is given; may be repeated.",
+)
+@click.option("--replicas", type=click.IntRange(1), help="Of each partition.  [default: as before]")
+@pass_context
+def restore(
+    context: Context,
+    /,
+    place: str,
+    backup: str | None,
+    *,
+    tables: tuple[str, ...],
+    replicas: int | None,
+) -> None:
+    """Restore tables of a backup, the newest one by default, as new tables.
+
+    Nothing of them can be read or written before all of them are whole. Writers of micro-batches,
+    Spark's streams among them, go on behind their last batch. Refused over a table that exists.
+    A restore that was stopped goes on when it is repeated; to give it up, drop its tables.
+
+    \b
+    Example:
+      raftstore backup restore /backups
+      raftstore backup restore /backups 20261123T152235123Z-1a2b3c --table orders=orders_of_monday
+    """
+    from raftstore.backup import restore_backup
+
+    with context.connect() as client, rows_progress("rows restored") as tell:
+        done = restore_backup(
+            client,
+            place,
+            backup,
+            tables=_renamed(tables),
+            replicas=replicas,
+            progress=lambda report: tell(report.rows),
+        )
+    rows = [
+        {
+            "table": table.name,
+            "from": table.source,
+            "rows": table.rows,
+            "expired": table.expired,
+            "writers": table.writers,
+        }
+        for table in done.tables
+    ]
+    context.show({"backup": done.backup, "tables": rows}, rows)
+
+
+def _renamed(tables: tuple[str, ...]) -> dict[str, str]:
+    """``orders=older`` -> {"orders": "older"}; the name alone stays."""
+    names: dict[str, str] = {}
+    for given in tables:
+        source, _, target = given.partition("=")
+        if not source or given.endswith("="):
+            raise click.UsageError(f"--table {given!r} names no table; give NAME or NAME=NEW.")
+        if source in names:
+            raise click.UsageError(f"--table names {source} twice; leave one out.")
+        names[source] = target or source
+    return names
+
+
+def _shown(made: Manifest) -> dict[str, Any]:
+    at = datetime.fromtimestamp(made.created_ms / 1000, UTC)
+    return {
+        "backup": made.id,
+        "at": at.isoformat(timespec="seconds"),
+        "tables": len(made.tables),
+        "rows": made.rows,
+        "bytes": made.bytes,
+        "new": made.new_bytes,
+        "base": made.base,
+    }

@@ -1,0 +1,104 @@
+"""``raftstore rebalance``: what nodes do is made even again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import click
+
+from raftstore import Client
+from raftstore.cli.common import Context, pass_context
+from raftstore.cli.errors import EXIT_UNAVAILABLE
+from raftstore.client.results import NodeStatus
+from raftstore.errors import RaftstoreError
+from raftstore.policy.leader_balance import LeaderPlan
+from raftstore.policy.views import knows_replicas, leader_plan
+from raftstore.protocol.admin import ClusterViewAnswer
+from raftstore.types import NodeId, node_name
+
+VIEW_WAIT_S: Final = 5.0
+"""A node that was started knows within this how far the replicas of the others are."""
+VIEW_PAUSE_S: Final = 0.1
+MOVED: Final = "moved"
+PLANNED: Final = "planned"
+
+
+@click.group()
+def rebalance() -> None:
+    """Make even what the nodes of the cluster do."""
+
+
+@rebalance.command("leaders")
+@click.option("--dry-run", is_flag=True, help="Only print what would be moved.")
+@pass_context
+def leaders(context: Context, *, dry_run: bool) -> int:
+    """Hand leaderships over, one after the other, until every node leads its share.
+
+    The plan is as even as the replicas allow, and of two even ones it prefers the first node of
+    each placement. Nodes that are not up take none, nor do replicas that are far behind, and nodes
+    that drain give all theirs away. Each
+    channel has no leader for some tens of milliseconds; writes are retried meanwhile. A hand-over
+    that is refused leaves the leader where it is: the others go on, and the exit code is 4. Stop
+    it with Ctrl-C: what is done stays.
+
+    \b
+    Example:
+      raftstore rebalance leaders --dry-run
+      raftstore rebalance leaders
+    """
+    with context.connect() as client:
+        view = _whole_view(client)
+        draining = [NodeId(node.id) for node in client.cluster_status().nodes if _drains(node)]
+        plan = leader_plan(view, draining)
+        names = {each.channel: f"{each.table}/{each.partition}" for each in view.channels}
+        led = dict(plan.before)
+        rows: list[dict[str, Any]] = []
+        for number, move in enumerate(plan.moves, start=1):
+            name, source, target = names[move.channel], *map(node_name, move[1:])
+            result = PLANNED
+            if not dry_run:
+                try:
+                    client.step_down(name, target=target)
+                except RaftstoreError as error:
+                    result = str(error)
+                else:
+                    result = MOVED
+                    led[move.source] -= 1
+                    led[move.target] += 1
+                context.say(f"{number} of {len(plan.moves)}: {name} to {target}: {result}")
+            rows.append({"channel": name, "from": source, "to": target, "result": result})
+    return _show(context, plan, dict(plan.after) if dry_run else led, rows)
+
+
+def _whole_view(client: Client) -> ClusterViewAnswer:
+    """The view of a node once it knows all leaders, or after a while as far as it knows them."""
+    end_s = time.monotonic() + VIEW_WAIT_S
+    while True:
+        view = client.cluster_view()
+        if knows_replicas(view) or time.monotonic() >= end_s:
+            return view
+        time.sleep(VIEW_PAUSE_S)
+
+
+def _drains(node: NodeStatus) -> bool:
+    """Whether a node is to be emptied, by its own report; older versions have none of it."""
+    told: dict[str, Any] = (node.status or {}).get("leaders", {})
+    return bool(told.get("drains"))
+
+
+def _show(
+    context: Context, plan: LeaderPlan, after: dict[Any, int], rows: list[dict[str, Any]]
+) -> int:
+    before = {node_name(node): led for node, led in plan.before.items()}
+    now = {node_name(node): led for node, led in after.items()}
+    context.show({"moves": rows, "before": before, "after": now}, rows)
+    if context.output == "table":
+        if not rows:
+            context.say("nothing to move: no plan would be more even")
+        for name, led in now.items():
+            context.say(f"{name} leads {led} channels, {before[name]} before")
+    failed = [row for row in rows if row["result"] not in (MOVED, PLANNED)]
+    if failed:
+        context.say(f"{len(failed)} of {len(rows)} leaderships stayed where they were")
+    return EXIT_UNAVAILABLE if failed else 0

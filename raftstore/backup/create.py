@@ -1,0 +1,281 @@
+"""Taking a backup: each table in one state of all its partitions, with who had written what.
+
+A partition whose position is that of the newest backup is not read again. Of one that moved every
+row is read, and only files whose content is new are written: files are cut where the rows
+themselves say (``_is_cut``), so a change touches the file that it is in and no other. That is right
+with deletes, lifetimes and logs that were trimmed (docs/decisions/0033).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+from zlib import crc32
+
+from raftstore.backup.data_files import TableFiles
+from raftstore.backup.manifest import (
+    FORMAT,
+    DataFile,
+    Manifest,
+    PartitionBackup,
+    TableBackup,
+    TableDefinition,
+    WriterBackup,
+)
+from raftstore.backup.progress import OnProgress, Progress, nobody
+from raftstore.backup.repository import Repository
+from raftstore.backup.restore import RESTORE_WRITER
+from raftstore.client.batches.batch_writes import TableWriters
+from raftstore.client.blocking.client import Client, Table
+from raftstore.client.blocking.snapshots import Snapshot
+from raftstore.client.scans.scanning import Item
+from raftstore.config import MIB
+from raftstore.errors import (
+    ArgumentError,
+    BackupError,
+    UnavailableError,
+    UnknownTableError,
+)
+from raftstore.protocol.admin import TableInfo
+from raftstore.version import VERSION
+
+CUT_SHARE: Final = 65_536
+"""A file ends behind about one row in so many."""
+FILE_ROWS_MAX: Final = 4 * CUT_SHARE
+FILE_BYTES_MAX: Final = 64 * MIB
+"""Keys and values of one file, about: it ends behind the row that reaches it."""
+IDLE_S: Final = 600.0
+"""Nodes keep the states of partitions that wait for their turn so long, within
+``read.scan_pin_life_ms``."""
+CAPTURES_MAX: Final = 200
+"""States of a table that are opened until one and what is said of its writers belong together."""
+PAUSE_MS_MAX: Final = 50
+"""Between two of them, at another moment of the writers' own rhythm."""
+
+
+def create_backup(
+    client: Client,
+    url: str,
+    *,
+    tables: Sequence[str] = (),
+    full: bool = False,
+    progress: OnProgress = nobody,
+) -> Manifest:
+    """Write a backup of tables, of all there are by default, to a directory or a URL of fsspec.
+
+    Each table is taken in one state: everything acknowledged before its turn is in it, and each
+    micro-batch as a whole or not at all. The backup exists when its manifest does, at the end; what
+    a call that was stopped has written is used by the next one. ``full``: read and write everything
+    again, whatever is there. Raises UnknownTableError, UnavailableError, BackupError.
+    """
+    if isinstance(tables, str):
+        raise ArgumentError(f"tables={tables!r:.80} is one name; give a list of names")
+    place = Repository(url)
+    now_ms = time.time_ns() // 1_000_000
+    named = list(dict.fromkeys(tables)) or [
+        info.name for info in client.tables() if info.settings.restoring is None
+    ]
+    for name in named:
+        _refuse_restoring(client.table_info(name))
+    base = None if full else _newest(place)
+    work = _Creation(client, place, base, again=full, progress=progress)
+    taken = tuple(work.table(name) for name in named)
+    manifest = Manifest(
+        format=FORMAT,
+        id=_new_id(now_ms),
+        created_ms=now_ms,
+        raftstore=VERSION,
+        cluster_id=client.cluster_status().cluster_id,
+        base=None if base is None else base.id,
+        new_bytes=work.new_bytes,
+        tables=taken,
+    )
+    place.add(manifest)
+    return manifest
+
+
+def _newest(place: Repository) -> Manifest | None:
+    """The newest backup that can be read: a damaged one is passed over, its files are not known."""
+    for backup_id in reversed(place.ids()):
+        try:
+            return place.manifest(backup_id)
+        except BackupError:
+            continue
+    return None
+
+
+def _new_id(now_ms: int) -> str:
+    begun = datetime.fromtimestamp(now_ms / 1000, UTC)
+    return f"{begun:%Y%m%dT%H%M%S}{now_ms % 1000:03}Z-{secrets.token_hex(3)}"
+
+
+def _refuse_restoring(info: TableInfo) -> None:
+    if info.settings.restoring is not None:
+        raise UnavailableError(
+            f"table {info.name!r} is being restored from a backup and is not whole; wait for that, "
+            "or leave it out"
+        )
+
+
+class _Creation:
+    """One backup under way."""
+
+    def __init__(
+        self,
+        client: Client,
+        place: Repository,
+        base: Manifest | None,
+        *,
+        again: bool,
+        progress: OnProgress,
+    ) -> None:
+        self._client = client
+        self._place = place
+        self._again = again
+        self._progress = progress
+        known = () if base is None else base.tables
+        self._known: Final[Mapping[str, TableBackup]] = {table.uuid: table for table in known}
+        self._rows = 0
+        self.new_bytes = 0
+
+    def table(self, name: str) -> TableBackup:
+        """Take one table."""
+        table = self._client.table(name)
+        snapshot, writers = captured(table, name)
+        with snapshot:
+            # Read behind the state, so that it has every column that rows of the state have.
+            info = self._client.table_info(name)
+            if info.uuid != snapshot.token.table_uuid:
+                raise UnknownTableError(
+                    f"table {name!r} was dropped and created again while it was read; make the "
+                    "backup again"
+                )
+            definition = TableDefinition.of(info)
+            known = self._known.get(info.uuid.hex())
+            if known is not None and known.definition.schema_json != definition.schema_json:
+                known = None  # its files lack columns for other readers
+            has_expiries = info.settings.ttl_ms is not None or snapshot.has_expiries()
+            files = TableFiles(definition)
+            partitions = tuple(
+                self._unchanged(known, snapshot, number)
+                or self._partition(files, snapshot, number, name, has_expiries=has_expiries)
+                for number in range(info.partitions)
+            )
+            return TableBackup(
+                name=name,
+                uuid=info.uuid.hex(),
+                commit=snapshot.n,
+                position=str(snapshot.position),
+                definition=definition,
+                partitions=partitions,
+                writers=writers,
+            )
+
+    def _unchanged(
+        self, known: TableBackup | None, snapshot: Snapshot, number: int
+    ) -> PartitionBackup | None:
+        """The partition as the base has it, if nothing can have changed since."""
+        if known is None:
+            return None
+        before, token = known.partitions[number], snapshot.token
+        # Rows that expire are removed by a record, so they move the position, too (S10).
+        if (before.term, before.seq) != (token.terms[number], token.seqs[number]):
+            return None
+        if not all(self._place.has(file) for file in before.files):
+            return None
+        self._rows += before.rows
+        return before
+
+    def _partition(
+        self,
+        files: TableFiles,
+        snapshot: Snapshot,
+        number: int,
+        name: str,
+        *,
+        has_expiries: bool,
+    ) -> PartitionBackup:
+        found: list[DataFile] = []
+        for items in cut(snapshot.pages(number)):
+            expiries: Mapping[bytes, int] = {}
+            if has_expiries:
+                stop = items[-1][0] + b"\0"
+                expiries = snapshot.expiries(number, start=items[0][0], stop=stop)
+            content = files.encode(items, expiries)
+            file, written = self._place.put(content, len(items), again=self._again)
+            found.append(file)
+            self.new_bytes += written
+            self._rows += len(items)
+            self._progress(Progress(name, self._rows, None))
+        token = snapshot.token
+        return PartitionBackup(token.terms[number], token.seqs[number], tuple(found))
+
+
+def captured(table: Table, name: str) -> tuple[Snapshot, tuple[WriterBackup, ...]]:
+    """Open a state of a table, and return it with the writers of its batches as of that very state.
+
+    The coordinator is asked before and after the state was opened: where it has decided no batch
+    with rows that is not in the state, and none is in the state that it has not decided, what it
+    says of writers belongs to the state. UnavailableError when batches follow each other too
+    closely for that.
+    """
+    for _ in range(CAPTURES_MAX):
+        before = table.writers()
+        snapshot = table.snapshot(idle=IDLE_S)
+        try:
+            for told in (before, table.writers()):
+                if is_of_state(told, snapshot.vector):
+                    return snapshot, _writers(told)
+        except BaseException:
+            snapshot.close()
+            raise
+        snapshot.close()
+        time.sleep(secrets.randbelow(PAUSE_MS_MAX) / 1000)
+    raise UnavailableError(
+        f"batches of table {name!r} follow each other so closely that in {CAPTURES_MAX} attempts "
+        "no state was found between two of them; make the backup again when fewer writers write"
+    )
+
+
+def is_of_state(told: TableWriters, vector: Sequence[int]) -> bool:
+    """Whether the coordinator's answer is of the state of this vector.
+
+    Batches without rows touch no partition: they do not make another state. The last of the
+    writers' answers may be newer than the first, which the vector is of.
+    """
+    decided = told.vector or (0,) * len(vector)
+    is_same = tuple(decided) == tuple(vector)
+    return is_same and all(view.last_n < told.next_commit for view in told.writers)
+
+
+def _writers(told: TableWriters) -> tuple[WriterBackup, ...]:
+    """Return the writers that have a next batch: a job of its own has none."""
+    return tuple(
+        WriterBackup(view.writer, view.lineage or "", view.last_batch)
+        for view in told.writers
+        if view.last_batch >= 0 and not view.one_shot and view.writer != RESTORE_WRITER
+    )
+
+
+def cut(pages: Iterator[Sequence[Item]]) -> Iterator[list[Item]]:
+    """Gather the rows of pages, which are in key order, into the rows of files."""
+    items: list[Item] = []
+    size = 0
+    for page in pages:
+        for item in page:
+            items.append(item)
+            size += len(item[0]) + len(item[1] or b"")
+            if _is_cut(item[0]) or len(items) >= FILE_ROWS_MAX or size >= FILE_BYTES_MAX:
+                yield items
+                items, size = [], 0
+    if items:
+        yield items
+
+
+def _is_cut(key: bytes) -> bool:
+    """Whether a file ends behind this row: the key alone says it, so rows that come or go before it
+    move no other cut. The partition goes by other bits of the same number."""
+    return crc32(key) >> 16 == 0

@@ -1,0 +1,1 @@
+"""Comparing the replicas of a channel."""

@@ -1,0 +1,99 @@
+"""A replica's configuration, as the engine and elections see it (S8)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raftstore.core.configs import ConfigEntry
+from raftstore.core.leader import Leader
+from raftstore.core.membership import Stage, stage_of
+from raftstore.core.state import ChannelState
+from raftstore.types import ChangeTarget, ChannelConfig, NodeId, ReplicaNumber, Seq, Term
+
+
+class MembershipView(NamedTuple):
+    """The members of a channel as a replica knows them, for status and reports."""
+
+    config: ChannelConfig
+    """The newest of the log, which counts."""
+    config_seq: Seq
+    is_committed: bool
+    committed: ChannelConfig
+    """The newest that is known to be committed, with its record."""
+    committed_seq: Seq
+    committed_term: Term
+    target: ChangeTarget | None
+    """The order of this node's applied catalog."""
+    stage: Stage
+    waits_for: str
+    """Leader: why the next step is not taken; empty: nothing is to be done, or it is under way."""
+    learner_lags: dict[NodeId, int]
+    """Leader: rows that each learner is known to lack."""
+
+
+class MemberViews:
+    """The part of a ``Replica`` that says who its channel's members are."""
+
+    _state: ChannelState
+    _leader: Leader | None
+
+    def config(self) -> ChannelConfig:
+        """The newest configuration in the log, else the creation configuration."""
+        return self._state.configs.current
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """Voters and learners of the newest configuration."""
+        return self._state.configs.members
+
+    def config_before(self) -> ChannelConfig:
+        """The configuration that counts again if the newest is cut off; else the newest (M3)."""
+        return self._state.configs.before
+
+    @property
+    def number(self) -> ReplicaNumber:
+        """Which life of this node's replica it is (M14)."""
+        return self._state.number
+
+    @property
+    def is_removed(self) -> bool:
+        """M13: a leader said that committed configurations name this replica no more."""
+        return self._state.is_removed
+
+    def committed_config(self) -> ConfigEntry:
+        """The newest configuration that is known to be committed."""
+        return self._state.configs.committed
+
+    def known_configs(self) -> tuple[ConfigEntry, ...]:
+        """The configurations of the log from the newest known to be committed on."""
+        return self._state.configs.entries
+
+    def config_committed(self) -> bool:
+        """False while the newest configuration is not known to be committed."""
+        return self._state.configs.current_seq <= self._state.commit_seq
+
+    def membership(self) -> MembershipView:
+        """The configuration, and how far its change is."""
+        state, configs = self._state, self._state.configs
+        config, is_committed = configs.current, configs.current_seq <= state.commit_seq
+        leader = self._leader
+        waits_for, lags = "", {}
+        if leader is not None:
+            waits_for = leader.change.waits_for
+            lags = {
+                node: state.last_seq - each.match_seq
+                for node, each in leader.progress().items()
+                if node in config.learners
+            }
+        return MembershipView(
+            config=config,
+            config_seq=configs.current_seq,
+            is_committed=is_committed,
+            committed=configs.committed.config,
+            committed_seq=configs.committed.seq,
+            committed_term=configs.committed.term,
+            target=state.target,
+            stage=stage_of(config, state.target, is_committed=is_committed),
+            waits_for=waits_for,
+            learner_lags=lags,
+        )

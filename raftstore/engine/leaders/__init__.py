@@ -1,0 +1,1 @@
+"""Leaderships that are moved so that every node leads its share."""

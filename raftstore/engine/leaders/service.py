@@ -1,0 +1,47 @@
+"""Moves of leaderships, as the node's runner and its reports see them."""
+
+from __future__ import annotations
+
+from raftstore.engine.channel.channel_parts import RoleBefore
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.leaders.balancer import LeaderBalancer
+from raftstore.engine.leaders.move_requests import MoveRequests
+from raftstore.engine.leaders.parts import LeaderParts
+from raftstore.protocol.leader_moves import AskLead, LeadRefused, TakeLead
+from raftstore.protocol.message import Message
+from raftstore.types import NodeId
+
+
+class Leaders:
+    """All that moves leaderships so that every node leads its share."""
+
+    def __init__(self, parts: LeaderParts) -> None:
+        self._parts = parts
+        self.balancer = LeaderBalancer(parts, parts.node.settings.rebalance, self._ask)
+        self.move_requests = MoveRequests(parts, self.balancer.on_refused)
+        self.deadlines = self.balancer.deadlines
+        self.on_timer = self.balancer.on_timer
+        self.stood_still = self.move_requests.stood_still
+
+    def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
+        """A channel's role, term or leader changed."""
+        del before
+        self.balancer.leader_changed(runner.channel, now_ms)
+
+    def on_message(self, sender: NodeId, message: Message, now_ms: int) -> bool:
+        """Take a message of another node; False: it is about something else."""
+        if isinstance(message, TakeLead):
+            self.move_requests.on_take_lead(sender, message)
+        elif isinstance(message, AskLead):
+            self.move_requests.on_ask_lead(sender, message, now_ms)
+        elif isinstance(message, LeadRefused):
+            self.balancer.on_refused(sender, message)
+        else:
+            return False
+        return True
+
+    def _ask(self, node: NodeId, request: TakeLead) -> None:
+        if node == self._parts.me:
+            self.move_requests.on_take_lead(node, request)
+        else:
+            self._parts.send(node, request)

@@ -1,0 +1,83 @@
+"""Where replicas go whose nodes leave the cluster: those that drain, and those that were replaced.
+
+One replica of a channel moves at a time, and few channels do: each of them copies its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from raftstore.types import ChannelId, NodeId
+
+MOVES_OPEN_MAX: Final = 4
+"""Orders that are open at a time, also those of operators; the next ones wait for one of them."""
+
+
+class HostedChannel(NamedTuple):
+    """A channel and its replicas."""
+
+    channel: ChannelId
+    voters: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...] = ()
+    has_order: bool = False
+    """Its replicas are being changed already."""
+
+
+class Evacuation(NamedTuple):
+    """Replicas that a channel is to have in the place of its present ones."""
+
+    channel: ChannelId
+    voters: tuple[NodeId, ...]
+    learners: tuple[NodeId, ...]
+    leaves: NodeId
+
+
+def plan_evacuations(
+    channels: Iterable[HostedChannel],
+    leaving: Mapping[NodeId, NodeId | None],
+    nodes: Collection[NodeId],
+) -> list[Evacuation]:
+    """Return the orders to give now.
+
+    ``leaving``: nodes that leave, and who takes each one's place, if anybody was named. ``nodes``:
+    those that may take replicas and are up. The named one is taken if it is among them, else the
+    node with the fewest replicas; a channel that has one on every node waits for another node.
+    """
+    channels = tuple(channels)
+    held = dict.fromkeys(sorted(nodes), 0)
+    for each in channels:
+        for node in (*each.voters, *each.learners):
+            if node in held:
+                held[node] += 1
+    room = MOVES_OPEN_MAX - sum(each.has_order for each in channels)
+    orders: list[Evacuation] = []
+    for each in channels:
+        if len(orders) >= room:
+            break
+        order = None if each.has_order else _evacuated(each, leaving, held)
+        if order is not None:
+            orders.append(order)
+    return orders
+
+
+def _evacuated(
+    each: HostedChannel, leaving: Mapping[NodeId, NodeId | None], held: dict[NodeId, int]
+) -> Evacuation | None:
+    members = (*each.voters, *each.learners)
+    gone = [node for node in members if node in leaving]
+    if not gone:
+        return None
+    leaves = gone[0]
+    if leaves in each.learners:  # it never voted: the channel has all that it needs
+        learners = tuple(node for node in each.learners if node != leaves)
+        return Evacuation(each.channel, each.voters, learners, leaves)
+    free = [node for node in held if node not in members]
+    if not free:
+        return None
+    named = leaving[leaves]
+    takes = named if named in free else min(free, key=held.__getitem__)
+    assert takes is not None
+    held[takes] += 1
+    voters = tuple(takes if node == leaves else node for node in each.voters)
+    return Evacuation(each.channel, voters, each.learners, leaves)

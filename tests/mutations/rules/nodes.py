@@ -1,0 +1,139 @@
+"""Mutations of how nodes join, drain and leave (M27 to M30)."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+COMMANDS = "tests/unit/engine/catalog/test_node_commands.py::test_"
+CONTROLLER = "tests/unit/engine/catalog/test_controller_alone.py::test_"
+MEMBERS = "tests/unit/policy/test_metadata_members.py::test_"
+EVACUATION = "tests/unit/policy/test_evacuation.py::test_"
+
+NODE_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "M28-proof",
+        "A node joins by a ticket whose secret it does not know.",
+        Edit(
+            "NodeCommands._why_not_join",
+            "ticket is None or not is_proven(request.proof, ticket.stored_key, claim)",
+            "ticket is None",
+        ),
+        directed(COMMANDS + "join_without_the_secret_is_refused"),
+    ),
+    mutation(
+        "M28-nonce",
+        "A proof that somebody listened to is good on another connection.",
+        Edit("NodeCommands._nonce", 'client.to_bytes(8, "big")', "bytes(8)"),
+        directed(COMMANDS + "nonce_is_another_on_each_connection"),
+    ),
+    mutation(
+        "M28-stored-key",
+        "A copy of the catalog is enough to join.",
+        Edit(
+            "is_proven",
+            "hmac.compare_digest(stored_key(_mixed(proof, key, claim)), key)",
+            "hmac.compare_digest(_mixed(proof, key, claim), key)",
+        ),
+        directed("tests/unit/protocol/test_tickets.py::test_stored_key_is_not_enough_to_join"),
+    ),
+    mutation(
+        "M29-up",
+        "A node that is up is replaced without a question.",
+        Edit("NodeCommands._why_not_replace", "self._is_up(node)", "False"),
+        directed(COMMANDS + "node_that_is_up_is_not_replaced_without_force"),
+    ),
+    mutation(
+        "M29-quorum",
+        "A node is replaced where its channels lose their quorum by it.",
+        Edit("NodeCommands._has_quorum_without", "2 * live > len(voters)", "True"),
+        directed(COMMANDS + "node_is_not_replaced_where_a_quorum_would_be_lost"),
+    ),
+    mutation(
+        "M27-replicas",
+        "A node leaves with its replicas.",
+        Edit("NodeCommands._why_not_retire", "not held", "True"),
+        directed(COMMANDS + "node_with_replicas_does_not_leave"),
+    ),
+    mutation(
+        "M27-views",
+        "A retired node stays in every view.",
+        Edit("CatalogController.endpoints", "node not in self.catalog.retired", "True"),
+        directed(CONTROLLER + "retired_node_leaves_every_view"),
+    ),
+    mutation(
+        "M27-handshake",
+        "A retired node is taken for one that is not known yet.",
+        Edit(
+            "check_dialler",
+            "NodeId(hello.node) in retired and hello.cluster_id == identity.cluster_id",
+            "False",
+        ),
+        directed(
+            "tests/unit/transport/test_handshake.py::"
+            "test_m27_retired_node_is_refused_by_that_name_whatever_else_is_known"
+        ),
+    ),
+    mutation(
+        "M28-one-founding",
+        "A store that takes part in a founding joins another cluster.",
+        Edit(
+            "StoreIdentity.record_joining",
+            'self.accepted_proposal and (self.cluster_id or b"") != cluster_id',
+            "False",
+        ),
+        directed(
+            "tests/unit/storage/test_identity.py::"
+            "test_store_that_takes_part_in_a_founding_joins_no_cluster"
+        ),
+    ),
+    mutation(
+        "M30-number",
+        "A node opens the catalog under the number of a founder.",
+        Edit(
+            "CatalogController._open_metadata",
+            "ReplicaNumber(self._identity.number)",
+            "ReplicaNumber(0)",
+        ),
+        directed(CONTROLLER + "node_opens_the_catalog_under_its_number"),
+    ),
+    mutation(
+        "M30-leader",
+        "Members of the metadata channel are ordered by who does not lead it.",
+        Edit(
+            "CatalogController._lead_members",
+            "runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready",
+            "False",
+        ),
+        directed(CONTROLLER + "follower_of_the_catalog_orders_nothing"),
+    ),
+    mutation(
+        "M30-founders",
+        "An upgrade changes the members of a cluster that nobody joined or left.",
+        Edit("metadata_target", "config.change == 0 and not numbers", "False"),
+        directed(MEMBERS + "cluster_of_founders_keeps_what_it_began_with"),
+    ),
+    mutation(
+        "M30-draining-learns",
+        "A node that drains gets no catalog any more.",
+        Edit(
+            "metadata_target",
+            "node not in voters",
+            "node not in voters and node not in leaving",
+        ),
+        directed(MEMBERS + "draining_voter_gives_its_place_and_learns_on"),
+    ),
+    mutation(
+        "M30-under-way",
+        "A change that is under way gets another number.",
+        Edit("metadata_target", "bool(config.change) and not config.ended", "False"),
+        directed(MEMBERS + "change_under_way_is_worked_on_until_it_has_ended"),
+    ),
+    mutation(
+        "M29-few-at-a-time",
+        "All replicas of a node are copied at once.",
+        Edit("plan_evacuations", "len(orders) >= room", "False"),
+        directed(EVACUATION + "few_channels_move_at_a_time_and_each_once"),
+    ),
+)

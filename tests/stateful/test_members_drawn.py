@@ -1,0 +1,15 @@
+"""Members of a channel change in drawn worlds, and no rule is broken (``tests.member_world``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.member_world import run
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_members_change_in_drawn_worlds(part: int) -> None:
+    """S8: joins, moves, cancels and second lives, with crashes, elections and lost messages: one
+    leader a term, nothing committed is lost or cut, reads are fresh, and every order ends."""
+    ended = sum(run(seed).done_orders for seed in range(1 + 5 * part, 6 + 5 * part))
+    assert ended > 0

@@ -1,0 +1,166 @@
+"""Replicas that operators order, in a calm simulated cluster: carried out, cancelled, refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftstore.protocol.message import Done, Message, Request
+from raftstore.protocol.replica_orders import AskOrders, CancelOrder, OrderReplicas, OrdersAnswer
+from raftstore.testing.options import SimOptions
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import ChannelId, NodeId, channel_id, node_name
+from tests.unit.engine.engine_world import ask, publish, run
+
+ORDER = b"o" * 16
+
+
+class World:
+    """Four calm nodes, and a table on three of them."""
+
+    def __init__(self, seed: int = 3) -> None:
+        self.cluster = SimCluster(SimOptions(seed=seed, nodes=4, partitions=1, evict_percent=0))
+        self.cluster.start()
+        self.cluster.create_table(1)
+        run(self.cluster, 10_000)
+        assert self.cluster.every_channel_has_a_leader()
+        self.channel: ChannelId = self.cluster.table_channels[0]
+        self.members = self.planner.runner.controller.catalog.replicas_of(self.channel)
+        self.stranger = next(node for node in self.cluster.node_ids if node not in self.members)
+
+    @property
+    def planner(self) -> Any:
+        """The leader of the metadata channel."""
+        some = next(node.runner for node in self.cluster.nodes.values() if node.runner is not None)
+        return self.cluster.leaders()[some.metadata_channel]
+
+    @property
+    def leader(self) -> SimNode:
+        """The leader of the table's channel."""
+        return self.cluster.leaders()[self.channel]
+
+    def hosts(self) -> tuple[NodeId, ...]:
+        """Nodes with an open replica."""
+        return tuple(
+            node.node
+            for node in self.cluster.nodes.values()
+            if node.runner is not None and self.channel in node.runner.channels
+        )
+
+    def ask(self, request: Request) -> Any:
+        """The answer of the leader of the metadata channel."""
+        answers: list[Message] = ask(self.cluster, self.planner, request)
+        run(self.cluster, 1_000)
+        (answer,) = answers
+        return answer
+
+    def order(self, *nodes: str, order: bytes = ORDER, **more: Any) -> Any:
+        """Order these voters."""
+        channel = more.pop("channel", self.channel)
+        return self.ask(OrderReplicas(1, channel, nodes, order, "test", 5_000, **more))
+
+    def seen(self) -> Any:
+        """The channel, as operators see it."""
+        answer = self.ask(AskOrders(1))
+        assert isinstance(answer, OrdersAnswer)
+        return next(each for each in answer.channels if each.channel == self.channel)
+
+    def write(self, first: int, last: int) -> None:
+        """Rows by the present leader."""
+        for counter in range(first, last + 1):
+            message = publish(self.cluster, self.leader, self.channel, counter, b"row %d" % counter)
+            ask(self.cluster, self.leader, message)
+            run(self.cluster, 20)
+
+
+@pytest.mark.parametrize("leaves", ["a follower", "the leader"])
+def test_ordered_replica_takes_the_place_of_another_one(leaves: str) -> None:
+    """M20 to M22: learner, joint, final, ended; the one that left deletes what it holds (M12)."""
+    world = World()
+    old = world.leader.node if leaves == "the leader" else world.members[0]
+    if leaves == "a follower" and old == world.leader.node:
+        old = world.members[1]
+    wanted = tuple(world.stranger if node == old else node for node in world.members)
+    answer = world.order(*map(node_name, wanted))
+    assert isinstance(answer, Done)
+    change = answer.detail["change"]
+    assert world.order(*wanted) == answer
+    run(world.cluster, 30_000)
+    seen = world.seen()
+    assert (seen.change, seen.ended_change, seen.is_done) == (0, change, True)
+    assert set(seen.config.voters) == set(wanted)
+    assert seen.config.numbers == {world.stranger: change}
+    assert set(world.hosts()) == set(wanted)
+    removed = next(node for node in world.cluster.nodes.values() if node.node == old)
+    assert removed.log.removed(world.channel) == 0
+    assert not removed.log.holds(world.channel)
+    back = world.order(*world.members, order=b"b" * 16)
+    assert isinstance(back, Done)
+    run(world.cluster, 30_000)
+    assert set(world.hosts()) == set(world.members)
+    assert world.seen().config.numbers == {old: back.detail["change"]}
+
+
+def test_replicas_are_added_and_removed() -> None:
+    """Four, then three again, then one: each order ends by itself."""
+    world = World()
+    for number, wanted in enumerate(
+        ((*world.members, world.stranger), world.members[1:], world.members[1:2])
+    ):
+        assert isinstance(world.order(*wanted, order=b"%016d" % number), Done)
+        run(world.cluster, 40_000)
+        assert set(world.hosts()) == set(wanted)
+        assert set(world.seen().config.voters) == set(wanted)
+
+
+def test_order_that_is_cancelled_ends_where_it_is() -> None:
+    """B2, B3: the next order is taken, and the replica of the first one is gone."""
+    world = World()
+    node = next(each for each in world.cluster.nodes.values() if each.node == world.stranger)
+    node.crash("so that the order waits")
+    wanted = (*world.members[:2], world.stranger)
+    first = world.order(*wanted).detail["change"]
+    assert world.seen().change == first
+    pending = world.order(*world.members[:2], order=b"b" * 16)
+    assert (pending.code, f"order {first}" in pending.message) == ("change_pending", True)
+    assert isinstance(world.ask(CancelOrder(1, world.channel, first, 5_000)), Done)
+    run(world.cluster, 10_000)
+    seen = world.seen()
+    assert (seen.change, seen.ended_change, seen.is_done) == (0, first, False)
+    late = world.ask(CancelOrder(1, world.channel, first, 5_000))
+    assert late.code == "change_done"
+    node.boot()
+    run(world.cluster, 10_000)
+    assert world.stranger not in world.hosts()
+    second = world.order(*wanted, order=b"c" * 16).detail["change"]
+    run(world.cluster, 30_000)
+    assert set(world.hosts()) == set(wanted)
+    assert world.seen().config.numbers == {world.stranger: second}
+
+
+def test_what_cannot_be_ordered_is_refused_with_the_value() -> None:
+    """Nothing is half done: the catalog has no row of it."""
+    world = World()
+    name = node_name(world.stranger)
+    for answer, code, text in (
+        (world.order(), "schema", "without voters keeps nothing"),
+        (world.order(name, name), "schema", "is named twice"),
+        (world.order("n99"), "unknown_node", "has no node 'n99'"),
+        (world.order(*world.members), "schema", "has these replicas already"),
+        (world.order(name, channel=channel_id(bytes(16), 5)), "unknown_table", "has no channel"),
+        (
+            world.order(*world.members[:2], learners=(world.members[2],)),
+            "schema",
+            "cannot become a learner",
+        ),
+    ):
+        assert (answer.code, text in answer.message) == (code, True)
+    node = next(each for each in world.cluster.nodes.values() if each.node == world.stranger)
+    node.crash("to be down")
+    run(world.cluster, 30_000)
+    stuck = world.order(name)
+    assert (stuck.code, f"{name} are down" in stuck.message) == ("unavailable", True)
+    assert world.planner.runner.controller.catalog.changes == {}
+    assert isinstance(world.order(name, is_forced=True), Done)

@@ -1,0 +1,229 @@
+"""A node's way into a cluster that exists (M28): whom it asks, what ends it, what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Self
+
+import pytest
+
+from raftstore.errors import ConfigError, ConnectionLostError
+from raftstore.node.bootstrap import joining
+from raftstore.node.bootstrap.birth import Members
+from raftstore.node.bootstrap.joining import Joining
+from raftstore.protocol.admin import ChannelInfo, ClusterInfo, ClusterInfoAnswer, NodeInfo
+from raftstore.protocol.members import AskJoin, Join, JoinAccepted, JoinNonce
+from raftstore.protocol.message import Failed, Message
+from raftstore.protocol.tickets import JoinClaim, Token, is_proven, stored_key
+from raftstore.types import NodeId, Term, channel_id, node_id
+
+CLUSTER, TICKET, SECRET = b"the one cluster!", b"t" * 16, bytes(range(32))
+N1, N2, N4 = (node_id(f"n{number}", bytes([number] * 16)) for number in (1, 2, 4))
+SEEDS = ("n1:1", "n2:1")
+NONCE = b"n" * 16
+FOUNDERS = ((N1, "n1:1"), (N2, "n2:1"))
+Answer = Message | Exception | None
+
+
+class MemoryStore:
+    """The durable side."""
+
+    def __init__(self, cluster_id: bytes = b"", accepted_proposal: bytes = b"") -> None:
+        self.node = N4
+        self.cluster_id = cluster_id
+        self.accepted_proposal = accepted_proposal or cluster_id
+        self.joined: list[tuple[bytes, Members, Members, int]] = []
+
+    def record_joining(
+        self, cluster_id: bytes, founders: Members, nodes: Members, number: int
+    ) -> None:
+        """The store belongs to the cluster from now on."""
+        self.joined.append((cluster_id, founders, nodes, number))
+        self.cluster_id = cluster_id
+
+
+class Cluster:
+    """Nodes by address; ``join`` says what each answers to one that wants to join."""
+
+    def __init__(self, **join: Callable[[Join], Answer]) -> None:
+        self.join = {f"{name}:1": answer for name, answer in join.items()}
+        self.leader: NodeId | None = N1
+        self.asked: list[tuple[str, str]] = []
+        self.is_foreign = False
+
+    async def connect(self, address: str, *, on_message: Any, on_lost: Any, **how: Any) -> Any:
+        """As ClientConnection does it."""
+        assert how["hello"].cluster_id == CLUSTER
+        if address not in self.join:
+            raise ConnectionLostError(f"cannot connect to {address}")
+        if self.is_foreign:
+            raise ConnectionLostError("you belong to another", code="wrong_cluster")
+        return Connection(self, address, on_message, on_lost)
+
+
+class Connection:
+    """One connection to one of them."""
+
+    def __init__(self, cluster: Cluster, address: str, on_message: Any, on_lost: Any) -> None:
+        self.cluster, self.address = cluster, address
+        self.on_message, self.on_lost = on_message, on_lost
+
+    def send(self, message: Any) -> None:
+        """Answer it in the next turn of the loop."""
+        self.cluster.asked.append((self.address, type(message).__name__))
+        answer: Answer
+        match message:
+            case AskJoin():
+                answer = JoinNonce(message.request_id, NONCE)
+            case ClusterInfo():
+                answer = self._info(message.request_id)
+            case _:
+                answer = self.cluster.join[self.address](message)
+        loop = asyncio.get_running_loop()
+        if isinstance(answer, Exception):
+            loop.call_soon(self.on_lost, answer)
+        elif answer is not None:
+            loop.call_soon(self.on_message, answer)
+
+    def _info(self, request_id: int) -> Message:
+        nodes = tuple(NodeInfo(node, at, True) for node, at in (*FOUNDERS, (N1, "n1:1")))
+        metadata = ChannelInfo(channel_id(CLUSTER, 0), (N1, N2), self.cluster.leader, Term(1))
+        return ClusterInfoAnswer(request_id, CLUSTER, 1, 0, N1, nodes, (), metadata)
+
+    def close(self) -> None:
+        """End it."""
+
+    async def wait_closed(self) -> Self:
+        """It is."""
+        return self
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "ROUND_MS", 1)
+    monkeypatch.setattr(joining, "ANSWER_MS", 50)
+
+
+def accepts(message: Join) -> Answer:
+    """The leader, which judges the proof."""
+    claim = JoinClaim(CLUSTER, TICKET, N4, "n4:1", 6, NONCE)
+    assert is_proven(message.proof, stored_key(SECRET), claim)
+    nodes = (*FOUNDERS, (N4, "n4:1"))
+    return JoinAccepted(message.request_id, FOUNDERS, nodes, 17, 17)
+
+
+def refuses(code: str, text: str = "why", hint: NodeId | None = None) -> Callable[[Join], Answer]:
+    """A node that does not take it in."""
+    return lambda message: Failed(message.request_id, code, text, hint)
+
+
+def in_turn(*answers: Callable[[Join], Answer]) -> Callable[[Join], Answer]:
+    """Another answer each time, the last one for ever."""
+    left = list(answers)
+
+    def answer(message: Join) -> Answer:
+        return (left.pop(0) if len(left) > 1 else left[0])(message)
+
+    return answer
+
+
+def join(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, store: MemoryStore | None = None
+) -> MemoryStore:
+    """Join; the store as it is then."""
+    monkeypatch.setattr(joining.ClientConnection, "connect", cluster.connect)
+    store = store or MemoryStore()
+    token = Token(CLUSTER, TICKET, SECRET, SEEDS)
+
+    async def run() -> None:
+        async with asyncio.timeout(10):
+            assert await Joining(store, token, "n4:1", 6).wait_until_joined(asyncio.Event())
+
+    asyncio.run(run())
+    return store
+
+
+def test_accepted_node_belongs_to_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M28: with the founders, its number, and where the others are; itself it knows."""
+    store = join(monkeypatch, Cluster(n1=accepts))
+    assert store.joined == [(CLUSTER, FOUNDERS, FOUNDERS, 17)]
+
+
+def test_leader_is_found_by_asking_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any node of the token will do, and the leader may be none of them."""
+    cluster = Cluster(n2=refuses("not_leader", hint=N1), n1=accepts)
+    monkeypatch.setattr(f"{__name__}.SEEDS", ("n2:1",))
+    assert join(monkeypatch, cluster).cluster_id == CLUSTER
+    assert cluster.asked[-1] == ("n1:1", "Join")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        refuses("no_leader"),
+        refuses("overloaded"),
+        refuses("quorum_timeout"),
+        refuses("unavailable"),
+        lambda _: ConnectionLostError("gone"),
+        lambda _: None,
+    ],
+)
+def test_lost_or_passing_refusal_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, first: Callable[[Join], Answer]
+) -> None:
+    """The same id may ask with the same token as often as it needs to."""
+    store = join(monkeypatch, Cluster(n1=in_turn(first, accepts)))
+    assert len(store.joined) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "told"),
+    [
+        ("join_refused", "the token has expired; make a new one", "has expired; make a new one"),
+        ("store_too_old", "n4 is at level 5; upgrade it", "n4 is at level 5; upgrade it"),
+        ("unsupported_request", "no Join", "upgrade the nodes of the cluster first"),
+    ],
+)
+def test_refusal_that_stays_ends_the_node(
+    monkeypatch: pytest.MonkeyPatch, code: str, text: str, told: str
+) -> None:
+    """Exit 78: an operator has to do something."""
+    store = MemoryStore()
+    with pytest.raises(ConfigError, match=told):
+        join(monkeypatch, Cluster(n1=refuses(code, text)), store)
+    assert store.joined == []
+
+
+def test_token_of_another_cluster_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address may have been given to another cluster since."""
+    cluster = Cluster(n1=accepts)
+    cluster.is_foreign = True
+    with pytest.raises(ConfigError, match="is not of cluster"):
+        join(monkeypatch, cluster)
+
+
+def test_node_that_takes_part_in_a_founding_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S0.7: at most one, ever."""
+    store = MemoryStore(accepted_proposal=b"another-cluster!")
+    with pytest.raises(ConfigError, match="takes part in the founding"):
+        join(monkeypatch, Cluster(n1=accepts), store)
+
+
+def test_node_of_a_cluster_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M28: it ignores the token it was started with once."""
+    assert join(monkeypatch, Cluster(), MemoryStore(CLUSTER)).joined == []
+
+
+def test_node_that_is_stopped_joins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nobody answers."""
+    monkeypatch.setattr(joining.ClientConnection, "connect", Cluster().connect)
+    store = MemoryStore()
+
+    async def run() -> bool:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.01, stop.set)
+        token = Token(CLUSTER, TICKET, SECRET, SEEDS)
+        return await Joining(store, token, "n4:1", 6).wait_until_joined(stop)
+
+    assert not asyncio.run(run())
