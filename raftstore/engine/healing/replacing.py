@@ -89,7 +89,8 @@ class Replacing:
         elif at.is_emptied:
             self._log.verifying.doubt(channel)
             self._log.rebase(channel, EMPTY_BASE)
-            # So that a start knows that it was forgotten, and not that it was never committed.
+            # So that a start knows that it was forgotten, and not that it was never committed:
+            # versions up to level 5 do not take that from the empty base alone.
             at.operation = self._log.give_up(channel)
             at.is_forgotten = True
         elif runner.feed.is_idle and self._tables.is_idle(channel):

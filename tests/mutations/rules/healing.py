@@ -87,7 +87,7 @@ HEALING_RULES: tuple[Mutation, ...] = (
         "S13-forgotten-at-a-start",
         "A start takes a history that was put aside for one that was never acknowledged.",
         Edit("Replacing._go_on", "self._log.give_up(channel)", "self._log.last_operation()"),
-        directed(DIVERGENCE + "crash_while_it_is_refetched_leaves_it_recovering"),
+        directed(DIVERGENCE + "crash_while_it_is_refetched_leaves_it_recovering[True]"),
     ),
     mutation(
         "S13-table-kept",

@@ -13,6 +13,7 @@ from raftstore.policy.levels import CHAIN_HASH_LEVEL
 from raftstore.ports.machine import Row
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
+from raftstore.storage.log import recovery
 from raftstore.testing.sim_log import SimLog
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, NodeId, Role, Seq
@@ -122,9 +123,14 @@ def test_minority_is_quarantined_and_whole_again(
     world.settle()
 
 
-def test_crash_while_it_is_refetched_leaves_it_recovering(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_read_by_older", [False, True])
+def test_crash_while_it_is_refetched_leaves_it_recovering(
+    monkeypatch: pytest.MonkeyPatch, is_read_by_older: bool
+) -> None:
     """S0.3: log and table are gone, and what it promised is not: it neither votes nor serves before
-    it holds as much again."""
+    it holds as much again. Versions up to level 5 do not learn that from an empty base."""
+    if is_read_by_older:
+        monkeypatch.setattr(recovery, "EMPTY_BASE", None)
     world = world_of()
     node = world.followers()[0]
     OtherHistory(monkeypatch, world).strike(node, 5)
