@@ -226,6 +226,7 @@ def test_first_batch_of_a_table_is_applied_by_a_leader_that_applies_it_late() ->
     world.stage(99, 0, {b"x": b"1"}, writer="other")  # applied before anything of a batch is
     attempt = world.begin(1).attempt
     world.stage(attempt, 1, {b"b": b"2"})
+    _Brake(coordinator)  # it decides the batch, and pushes it to no channel
     ask(world.cluster, coordinator, world.commit_request(attempt, 1))
     end = world.seqs(0)
     core = _runner(coordinator).channels[world.channels[0]].core
