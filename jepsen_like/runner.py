@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from jepsen_like.calls import Answer, Call, argument, asked, told
 from jepsen_like.checker.injections import check_faults
-from jepsen_like.checker.progress import check_progress
+from jepsen_like.checker.progress import check_progress, stop_ms_max
 from jepsen_like.checker.replicas import check_replicas
 from jepsen_like.checker.status import StatusWatch, untruths
 from jepsen_like.checker.verdict import Validity, Verdict
@@ -166,8 +166,9 @@ class SimulatedRun:
             self.history, self.target.commits(), self.target.replica_hashes(), self.injected,
             self._status, held_ms=LATE_MS_MAX if self.scene.options.late_percent else 0.0,
         )  # fmt: skip
+        progress = check_progress(run, stop_ms=stop_ms_max(self.scene.options.loss_percent))
         verdicts = [
-            oracle, check_replicas(run), check_progress(run), run.status.verdict(),
+            oracle, check_replicas(run), progress, run.status.verdict(),
             *self._workload.check(run),
         ]  # fmt: skip
         hashes = run.replica_hashes.items()

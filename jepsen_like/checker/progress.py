@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
+from math import log
 from typing import Any, Final
 
 from jepsen_like.checker.facts import (
@@ -32,6 +33,10 @@ from raftstore.types import Level
 
 STOP_MS_MAX: Final = 5_000.0
 """Longest silence of a channel under a minority fault."""
+REPEAT_MS: Final = 1_000.0
+"""Nodes wait so long for an answer before they ask again (``sync_request_timeout_ms``)."""
+REPEATS_SHARE: Final = 0.001
+"""Share of the stops that may need more repeats in a row than a lossy network is granted."""
 HEAL_MS_MAX: Final = 60_000.0
 """Longest way from the end of the last fault to the first answer of a channel."""
 CLIENTS: Final = "clients"
@@ -63,6 +68,16 @@ def check_progress(
     (`jepsen_like.nemesis.witness`) excuse everything as long as they last.
     """
     return _Judge(run, int(stop_ms * _MS), int(heal_ms * _MS)).verdict()
+
+
+def stop_ms_max(loss_percent: float) -> float:
+    """Longest silence where every link loses messages: a lost question or answer costs one repeat.
+
+    A majority is whole then, and not connected as well as ``STOP_MS_MAX`` supposes.
+    """
+    lost = 1 - (1 - loss_percent / 100) ** 2
+    repeats = int(log(REPEATS_SHARE) / log(lost)) if lost else 0
+    return STOP_MS_MAX + repeats * REPEAT_MS
 
 
 @dataclass(frozen=True, slots=True)

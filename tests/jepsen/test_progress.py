@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen_like.checker.progress import check_progress
+from jepsen_like.checker.progress import REPEAT_MS, STOP_MS_MAX, check_progress, stop_ms_max
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.history import Operation
 from jepsen_like.nemesis.catalogue import CATALOGUE
@@ -20,6 +20,7 @@ from jepsen_like.scene import Scene
 from jepsen_like.schedule import FaultEvent
 from jepsen_like.target.base import Target
 from jepsen_like.workload.base import Run
+from raftstore.config import ReplicationSettings
 from raftstore.testing.options import draw_options
 from raftstore.types import Outcome
 
@@ -111,6 +112,15 @@ def test_progress_does_not_blame_a_channel_that_nobody_asks() -> None:
     """Silence without a question is no stop."""
     run = Run([*_calls(*range(5)), *_calls(*range(30, 40))], {}, HASHES)
     assert check_progress(run).is_valid
+
+
+def test_lossy_network_excuses_the_repeats_that_it_costs_and_no_more() -> None:
+    """Each lost question or answer is repeated after a second: at 20 percent loss more than six in
+    a row are lost once in a thousand times. Where nothing is lost, nothing is excused."""
+    assert ReplicationSettings().sync_request_timeout_ms == REPEAT_MS
+    assert [stop_ms_max(loss) for loss in (0.0, 0.5, 5.0, 20.0)] == [
+        STOP_MS_MAX + repeats * REPEAT_MS for repeats in (0, 1, 2, 6)
+    ]
 
 
 def test_progress_needs_answers_to_the_read_back() -> None:
