@@ -90,6 +90,8 @@ class Call:
     limit: int = 0
     token: str = ""
     guid: str = ""
+    ttl_ms: int = 0
+    """PUT, PUT_IF: how long the row lives; 0: for ever."""
     batch: Batch | None = None
     wanted: Wanted | None = None
     patience_ms: int = 0
@@ -145,8 +147,10 @@ def asked(call: Call) -> dict[str, Any]:
         for name, given in (("batch", call.batch), ("wanted", call.wanted))
         if given is not None
     }
+    lifetime = {"ttl_ms": call.ttl_ms} if call.ttl_ms else {}
     return {
         **of_batches,
+        **lifetime,
         "table": call.table,
         "level": call.level.value,
         "max_lag": call.max_lag,

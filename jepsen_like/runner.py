@@ -272,6 +272,8 @@ class SimulatedRun:
         process = _Process(self, client, self._workload.final_client(rng), is_final=True)
         process.start()
         self._wait(READ_BACK_MS_MAX, lambda: process.is_over, "the read-back does not end")
+        if getattr(self._workload, "rows_expire", False):
+            self._wait(CONVERGE_MS_MAX, self._is_quiet, "replicas differ")
 
     def _is_quiet(self) -> bool:
         is_busy = any(process.is_busy for process in self._processes)

@@ -41,6 +41,7 @@ COMBINATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("bounded_batches", "pause-follower,one-way-in,clock-hour-back"),
     ("http_sessions", "kill-leader,pause-leader,clock-hour-back"),
     ("scan_snapshot", "flip-mark,flip-identity,kill-follower"),
+    ("lifetimes", "clock-forward,clock-back,clock-hour,clock-hour-back,kill-leader"),
 )
 """(workload, faults by comma), in the order in which they run."""
 

@@ -43,6 +43,8 @@ BATCH_WORKLOADS: Final = ("bank_batches",)
 BATCH_SHARE: Final = 0.15
 LEADER_WORKLOADS: Final = ("leader_sessions",)
 LEADER_SHARE: Final = 0.05
+LIFETIME_WORKLOADS: Final = ("lifetimes",)
+LIFETIME_SHARE: Final = 0.05
 
 LONG_SHARE: Final = 0.1
 """Of worlds in which one node is cut off or stands still for long."""
@@ -56,7 +58,10 @@ LONG_MS: Final = (10_500.0, 15_000.0)
 def draw_scene(seed: int) -> Scene:
     """The world of this seed: same seed, same world, on every machine."""
     rng = random.Random(f"swarm {seed}")
-    added = (*LATER_WORKLOADS, *LATEST_WORKLOADS, *BATCH_WORKLOADS, *LEADER_WORKLOADS)
+    added = (
+        *LATER_WORKLOADS, *LATEST_WORKLOADS, *BATCH_WORKLOADS, *LEADER_WORKLOADS,
+        *LIFETIME_WORKLOADS,
+    )  # fmt: skip
     workload = rng.choice([name for name in WORKLOADS if name not in added])
     kinds = _kinds(rng)
     later = random.Random(f"swarm {seed} later")
@@ -75,6 +80,9 @@ def draw_scene(seed: int) -> Scene:
     leaders = random.Random(f"swarm {seed} leaders")
     if leaders.random() < LEADER_SHARE:
         workload = leaders.choice(LEADER_WORKLOADS)
+    lifetimes = random.Random(f"swarm {seed} lifetimes")
+    if lifetimes.random() < LIFETIME_SHARE:
+        workload = lifetimes.choice(LIFETIME_WORKLOADS)
     nodes = rng.choice((3, 3, 3, 5))
     options = replace(draw_surroundings(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
     seconds = rng.choice(SECONDS)

@@ -80,7 +80,8 @@ def _writes(call: Call, channels: Sequence[ChannelId]) -> list[Part]:
             payload = encode_conditional(*written[0], Seq(call.expected_seq))
         else:
             payload = encode_rows(written)
-        parts.append(Part(at, channels[at], Write(channels[at], kind, payload, len(written))))
+        write = Write.of_rows(channels[at], kind, payload, len(written), call.ttl_ms)
+        parts.append(Part(at, channels[at], write))
     return parts
 
 

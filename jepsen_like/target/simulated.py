@@ -10,6 +10,7 @@ from jepsen_like.target.base import FaultUnavailableError, Target
 from jepsen_like.target.batch_rows import BatchRows
 from jepsen_like.target.sim_client import SimClient
 from jepsen_like.target.sim_parts import CODEC
+from jepsen_like.target.timed_rows import span_of, without_ttl
 from jepsen_like.workload.base import Committed
 from raftstore.config import NodeSettings
 from raftstore.engine.reports.status_report import node_status
@@ -30,6 +31,8 @@ from raftstore.types import ChannelId, NodeId, RecordKind, channel_id, node_name
 CLIENTS: Final = "clients"
 ADMIN: Final = "admin"
 ADMIN_HANDLE: Final = 1_999
+CLOCK_BELIEVED_MS: Final = 1_000.0
+"""So long after a clock was set right others may go by what they heard of it before."""
 RESTART_MS: Final = 500.0
 """A supervisor looks this often at a node that a disk error ended."""
 
@@ -54,6 +57,8 @@ class SimulatedTarget(Target):
         self._client_names = tuple(f"c{index}" for index in range(clients))
         self.clients: list[SimClient] = []
         """Those a client fault may hit."""
+        self._clocks: dict[str, tuple[float, float]] = {}
+        """Nodes whose clocks were set: how far ahead they are, or were last, and since when."""
         self._damaged: str | None = None
         self._down: dict[str, None] = {}
         """Nodes that stay down until somebody starts them."""
@@ -121,7 +126,7 @@ class SimulatedTarget(Target):
             record = known.record
             at = int(known.committed_ms * 1_000_000)
             is_batch = record.kind is RecordKind.BATCH_APPLY
-            span = record.rows if is_batch or record.kind is RecordKind.STAGED else 0
+            span = span_of(record)
             found += [
                 Committed(
                     record.last_seq, record.guid, decode_key(key)[0], _value(key, sealed),
@@ -343,7 +348,21 @@ class SimulatedTarget(Target):
         victim = self._node(node)
         self.cluster.trace("shift_clock", node=node, jump_ms=jump_ms, rate=rate)
         victim.wall_offset_ms = victim.wall_offset_ms + jump_ms if jump_ms else 0.0
+        self._note_clocks(node)
         victim.shift_clock(jump_ms=max(0.0, jump_ms), rate=rate)
+
+    def _note_clocks(self, node: str) -> None:
+        """The oracle has to know how far two clocks are ahead, or are believed to be still."""
+        now_ms, offset_ms = self.cluster.scheduler.now_ms, self._by_name[node].wall_offset_ms
+        before_ms, _ = self._clocks.get(node, (0.0, 0.0))
+        self._clocks[node] = (offset_ms or before_ms, now_ms)
+        ahead = sorted(
+            ms
+            for name, (ms, at_ms) in self._clocks.items()
+            if self._by_name[name].wall_offset_ms or at_ms > now_ms - CLOCK_BELIEVED_MS
+        )
+        oracle = self.cluster.oracle
+        oracle.clocks_ahead_ms = max(oracle.clocks_ahead_ms, *ahead[-2:-1], 0.0)
 
     def kill_client(self, client: int) -> None:
         self._client(client, lambda found: found.is_at_work, "is at work").die()
@@ -414,12 +433,13 @@ class SimulatedTarget(Target):
 
 
 def _pairs(record: Record) -> list[tuple[bytes, bytes | None]]:
-    if record.kind is RecordKind.CONDITIONAL:
-        key, sealed, _ = decode_conditional(record.payload)
+    kind, payload, _ = without_ttl(record)
+    if kind is RecordKind.CONDITIONAL:
+        key, sealed, _ = decode_conditional(payload)
         return [(key, sealed)]
-    if record.kind is not RecordKind.ROWS:
+    if kind is not RecordKind.ROWS:
         return []
-    flat = decode_rows(record.payload)
+    flat = decode_rows(payload)
     return [(flat[at] or b"", flat[at + 1]) for at in range(0, len(flat), 2)]
 
 

@@ -89,7 +89,8 @@ class Workload(Protocol):
     tables: Mapping[str, int]
     """Table name -> partitions."""
 
-    # A workload with ``is_over_http = True`` asks real nodes over HTTP.
+    # A workload with ``is_over_http = True`` asks real nodes over HTTP. One with
+    # ``rows_expire = True`` changes its replicas after the last call, too.
 
     def client(self, index: int, rng: random.Random) -> Client:
         """The traffic of one client; clients share the workload object for unique values."""

@@ -14,6 +14,7 @@ from jepsen_like.workload.bounded_time import BoundedTime
 from jepsen_like.workload.cas_register import CasRegister
 from jepsen_like.workload.fates import WriteFates
 from jepsen_like.workload.http_sessions import HttpSessions
+from jepsen_like.workload.lifetimes import Lifetimes
 from jepsen_like.workload.list_append import ListAppend
 from jepsen_like.workload.paged_scan import PagedScan
 from jepsen_like.workload.publish_log import PublishLog
@@ -26,6 +27,7 @@ _FACTORIES: Final[tuple[Callable[[], Workload], ...]] = (
     Register, CasRegister, TableSet, ListAppend, Bank, PublishLog, BoundedReads, Sessions,
     ScanSnapshot, BoundedTime, BoundedSessions, WriteFates,
     PagedScan, BoundedBatches, HttpSessions, BankBatches, LeaderSessions,
+    Lifetimes,
 )  # fmt: skip
 
 WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {

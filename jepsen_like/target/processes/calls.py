@@ -52,14 +52,15 @@ class Caller:
 
     async def _call(self, call: Call) -> Answer:
         table = self._client.table(self._tables[call.table].name)
-        timeout = self._timeout_s
+        timeout, ttl = self._timeout_s, call.ttl_ms / 1_000 if call.ttl_ms else None
+        row = {"k": call.key, "v": call.value}
         match call.action:
             case Action.PUT:
-                return _written(await table.put({"k": call.key, "v": call.value}, timeout=timeout))
+                return _written(await table.put(row, ttl=ttl, timeout=timeout))
             case Action.PUT_IF:
-                row = {"k": call.key, "v": call.value}
                 if call.expected_seq == 0:
-                    return _written(await table.put(row, if_absent=True, timeout=timeout))
+                    ack = await table.put(row, if_absent=True, ttl=ttl, timeout=timeout)
+                    return _written(ack)
                 position = self._version(call)
                 return _written(await table.put(row, if_position=position, timeout=timeout))
             case Action.PUT_MANY:

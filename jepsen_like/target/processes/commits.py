@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from jepsen_like.target.batch_rows import BatchRows
+from jepsen_like.target.timed_rows import span_of, time_behind, without_ttl
 from jepsen_like.workload.base import Committed
 from raftstore.config import StorageSettings
 from raftstore.core.batches import mark_of
+from raftstore.ports.machine import is_expired
 from raftstore.protocol.payload import decode_conditional, decode_rows
 from raftstore.protocol.records import Record
 from raftstore.rows.keys import decode_key
@@ -44,15 +46,20 @@ def read_commits(
 
 
 def _committed(records: list[Record]) -> Iterator[Committed]:
-    seqs: dict[bytes, int] = {}
+    seqs: dict[bytes, tuple[int, int]] = {}
+    time_ms = 0
     marked: dict[str, int] = {}
     batches = BatchRows()
     for record in records:
-        pairs, expected = _content(record)
+        pairs, expected, expires_ms = _content(record)
         is_batch = record.kind is RecordKind.BATCH_APPLY
-        span = record.rows if is_batch or record.kind is RecordKind.STAGED else 0
+        span = span_of(record)
         pairs = batches.of(record) or pairs
-        is_conflict = expected is not None and seqs.get(pairs[0][0], 0) != expected
+        is_conflict = False
+        if expected is not None:
+            present, gone_ms = seqs.get(pairs[0][0], (0, 0))
+            is_conflict = (0 if is_expired(gone_ms, time_ms) else present) != expected
+        time_ms = time_behind(record, time_ms)
         for key, sealed in pairs:
             value = None if sealed is None else CODEC.decode(unseal(key, sealed))["v"]
             yield Committed(
@@ -64,7 +71,7 @@ def _committed(records: list[Record]) -> Iterator[Committed]:
             if sealed is None:
                 seqs.pop(key, None)
             else:
-                seqs[key] = record.last_seq
+                seqs[key] = (record.last_seq, expires_ms)
         if not pairs:
             is_mark = _ends_batch(record, marked)
             yield Committed(
@@ -82,12 +89,13 @@ def _ends_batch(record: Record, marked: dict[str, int]) -> bool:
     return not is_replay
 
 
-def _content(record: Record) -> tuple[list[tuple[bytes, bytes | None]], int | None]:
-    """Its rows, and the seq a conditional one expects."""
-    if record.kind is RecordKind.CONDITIONAL:
-        key, sealed, expected = decode_conditional(record.payload)
-        return [(key, sealed)], expected
-    if record.kind is not RecordKind.ROWS:
-        return [], None
-    flat: list[Any] = list(decode_rows(record.payload))
-    return list(zip(flat[::2], flat[1::2], strict=True)), None
+def _content(record: Record) -> tuple[list[tuple[bytes, bytes | None]], int | None, int]:
+    """Its rows, the seq a conditional one expects, and the expiry of the rows (0: none)."""
+    kind, payload, expires_ms = without_ttl(record)
+    if kind is RecordKind.CONDITIONAL:
+        key, sealed, expected = decode_conditional(payload)
+        return [(key, sealed)], expected, expires_ms
+    if kind is not RecordKind.ROWS:
+        return [], None, 0
+    flat: list[Any] = list(decode_rows(payload))
+    return list(zip(flat[::2], flat[1::2], strict=True)), None, expires_ms

@@ -58,8 +58,8 @@ class Peer:
     led_by_peer: LeadershipDigest = field(default_factory=LeadershipDigest)
     unclaimed: dict[ChannelId, None] = field(default_factory=dict)
     list_requested_ms: int | None = None
-    wall_offset_ms: int | None = None
-    """Its wall clock minus the monotonic clock here, by its newest heartbeat (transit included)."""
+    wall_ms: int = 0
+    """Its wall clock as its newest heartbeat reports it; 0: it is not known."""
 
 
 class PeerWatch:
@@ -113,12 +113,15 @@ class PeerWatch:
                 runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
         self._parts.tell("peer_removed", peer=node_name(node))
 
-    def wall_ms(self, node: NodeId, now_ms: int) -> int:
-        """Wall clock of another node about now, by its heartbeats; 0: it is not known."""
+    def wall_ms(self, node: NodeId) -> int:
+        """The wall clock that another node has certainly reached: what its newest heartbeat said.
+        0: it is not known.
+
+        Nothing is added for the time since then: the clock here that would count it may have
+        jumped, and then all others would seem to agree with it.
+        """
         peer = self.peers.get(node)
-        if peer is None or peer.wall_offset_ms is None:
-            return 0
-        return max(0, now_ms + peer.wall_offset_ms)
+        return 0 if peer is None else peer.wall_ms
 
     def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
         """S1.8: a channel opened without a known leader is armed at once.
@@ -233,8 +236,7 @@ class PeerWatch:
             return
         skew_ms = message.sent_ms - self._parts.clock.wall_ms()
         self.health.on_heartbeat(sender, arrived_ms, skew_ms=skew_ms)
-        # Beside the clock that never jumps: when the wall clock here does, its is still known.
-        peer.wall_offset_ms = message.sent_ms - arrived_ms
+        peer.wall_ms = message.sent_ms
         peer.connected = True
         peer.last_heard_ms = arrived_ms
         peer.hears_me = message.heard_receiver

@@ -122,7 +122,7 @@ class Expirer:
         first = due_rows(scan, WALL_MS_MAX, keys_max=1)
         if not first:
             return
-        time_ms = self.time_ms(led.runner, now_ms)
+        time_ms = self.time_ms(led.runner)
         if time_ms == 0:
             self._look_at(led, now_ms + RETRY_MS)
         elif time_ms < first[0][0]:
@@ -130,10 +130,10 @@ class Expirer:
         else:
             self._expire(led, time_ms, now_ms)
 
-    def time_ms(self, runner: ChannelRunner, now_ms: int) -> int:
+    def time_ms(self, runner: ChannelRunner) -> int:
         """How late it is, as a leader may say it; 0: too few clocks are known."""
         wall_ms = self._clock.wall_ms()
-        clocks = {node: self._watch.wall_ms(node, now_ms) for node in runner.config().voters}
+        clocks = {node: self._watch.wall_ms(node) for node in runner.config().voters}
         clocks[self._me] = wall_ms
         # S10: one clock decides nothing. A quorum's have come so far.
         reached_ms = quorum_ms(runner.config(), clocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutations.guard import directed
+from tests.mutations.guard import chaos, directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.rules.drawn_worlds import LIVES
 from tests.mutations.syntax import Edit
@@ -95,13 +95,14 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S10-expiry-jump-of-both",
-        "The clocks of others are known beside the wall clock here, and jump with it.",
+        "The clocks of others are counted on by the clock here, and jump with it.",
         Edit(
-            "PeerWatch.on_heartbeat",
-            "message.sent_ms - arrived_ms",
-            "message.sent_ms - self._parts.clock.wall_ms()",
+            "PeerWatch.wall_ms",
+            "peer.wall_ms",
+            "peer.wall_ms + self._parts.clock.now_ms - (peer.last_heard_ms or 0)",
         ),
-        directed(ENGINE + "rows_expire_on_all_replicas_when_the_log_tells_it"),
+        directed(ENGINE + "clocks_of_the_leader_that_jump_together_have_no_row_expire_early"),
+        chaos("lifetimes", "clock-hour"),
     ),
     mutation(
         "S10-expiry-index",

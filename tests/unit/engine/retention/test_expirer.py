@@ -46,7 +46,7 @@ class Bench:
             wall_ms=self._wall_ms,
             propose=self._propose,
         )
-        clock: Any = SimpleNamespace(wall_ms=lambda: self._wall_ms(ME, self.now_ms))
+        clock: Any = SimpleNamespace(wall_ms=lambda: self._wall_ms(ME))
         parts: Any = SimpleNamespace(
             me=ME, tables=host, watch=host, clock=clock, proposals=host,
             refusal_of=lambda kind: self.refusal, channels={CHANNEL: self.runner},
@@ -54,9 +54,9 @@ class Bench:
         self.expirer = Expirer(parts, ExpirySettings(TICK_MS, AHEAD_MS, KEYS_MAX))
         self.expirer.leader_changed(self.runner, (Term(1), Role.FOLLOWER, None), 0)
 
-    def _wall_ms(self, node: NodeId, now_ms: int) -> int:
+    def _wall_ms(self, node: NodeId) -> int:
         offset_ms = self.clocks[node]
-        return 0 if offset_ms is None else WALL + now_ms + offset_ms
+        return 0 if offset_ms is None else WALL + self.now_ms + offset_ms
 
     def _scan(self, channel: Any, start: bytes, stop: bytes, limit: int) -> list[Any]:
         pairs = sorted(self.index.items())

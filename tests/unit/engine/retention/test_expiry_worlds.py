@@ -111,6 +111,16 @@ def test_clock_of_one_node_that_is_a_day_ahead_has_no_row_expire_early(
     assert world.everywhere() == []
 
 
+def test_clocks_of_the_leader_that_jump_together_have_no_row_expire_early(world: World) -> None:
+    """S10: by a monotonic clock that jumps no other clock is counted on."""
+    world.put(10_000, b"a")
+    leader = world.leader
+    leader.wall_offset_ms = DAY_MS
+    leader.shift_clock(jump_ms=DAY_MS, rate=1.0)
+    run(world.cluster, 7_000)
+    assert world.everywhere() == [b"a"]
+
+
 def test_next_leader_goes_on_and_its_clock_takes_no_expiry_back(world: World) -> None:
     """S10: the channel time never goes back; what is due next expires under the new leader."""
     world.put(3_000, b"a")
