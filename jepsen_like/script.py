@@ -18,8 +18,8 @@ MESSAGES_MS: Final = 1_000.0
 """How far before the end messages are shown."""
 FAULTS: Final = (
     "fault", "healed", "heal", "not_run", "kill", "crash", "pause", "shift_clock", "slow_disk",
-    "fail_disk", "fill_disk", "hang_disk", "disk_error", "failpoint", "refused", "client_died",
-    "published_again", "halt", "cut", "uncut", "weather",
+    "fail_disk", "fill_disk", "crowd_disk", "hang_disk", "disk_error", "failpoint", "refused",
+    "client_died", "published_again", "halt", "cut", "uncut", "weather",
 )  # fmt: skip
 """Events that are faults or their doing."""
 _NANOSECONDS: Final = 1_000_000

@@ -26,6 +26,7 @@ COMBINATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("bank", "all"),
     ("publish_log", "disk-full,slow-disk"),
     ("register", "disk-hang,kill-follower"),
+    ("table_set", "disk-nearly-full,kill-leader"),
     ("publish_log", "power-loss-one,power-loss-quorum,power-loss-all"),
     ("bounded_reads", "pause-short,pause-follower,slow-link"),
     ("bounded_time", "pause-short,one-way-in,slow-disk"),

@@ -8,6 +8,7 @@ from typing import Final
 
 from jepsen_like.nemesis.fault import Fault, Heal
 from jepsen_like.target.base import FaultUnavailableError, Target
+from raftstore.config import StorageSettings
 
 CLIENTS: Final = "clients"
 Links = list[tuple[str, str]]
@@ -111,6 +112,12 @@ def _full_disk(target: Target, rng: random.Random) -> Heal:
     (node,) = _anyone(target, rng)
     target.fill_disk(node)
     # No start: a node that a full disk took out comes back by itself when space is back.
+    return lambda: target.mend_disk(node)
+
+
+def _crowded_disk(target: Target, rng: random.Random) -> Heal:
+    (node,) = _anyone(target, rng)
+    target.crowd_disk(node, int(rng.choice(LEFT_PARTS) * StorageSettings().min_free_bytes))
     return lambda: target.mend_disk(node)
 
 
@@ -298,6 +305,11 @@ def _half_open(target: Target, rng: random.Random) -> Links:
 
 HANGING: Final = (1_000.0, 6_000.0)
 """Less and more than the patience of a node with its disk (``storage.stall_handover_ms``)."""
+LEFT_PARTS: Final = (0.6, 0.12, 0.0)
+"""Of ``storage.min_free_bytes``: a node that takes no writes of clients, one that takes no records
+at all, and one whose next write fails."""
+CROWDED: Final = (2_500.0, 8_000.0)
+"""Longer than a node looks away from its disk (``storage.free_check_ms``)."""
 SHORT: Final = (150.0, 500.0)
 LONG: Final = (500.0, 3_000.0)
 
@@ -342,6 +354,8 @@ _ALL: Final = (
     Fault("sync-error-sticky", "every fsync fails with EIO", _disk("sync", sticky=True)),
     Fault("write-error", "one write fails with EIO", _disk("write", sticky=False)),
     Fault("disk-full", "ENOSPC, then space is freed", _full_disk),
+    Fault("disk-nearly-full", "another program takes most of a disk, or all of it, for a while",
+          _crowded_disk, CROWDED, needs_root=True),
     Fault("disk-hang", "the disk of a leader finishes no fsync, without an error", _hanging_disk,
           HANGING),
     Fault("slow-disk", "each fsync takes up to a second longer", _slow_disk),

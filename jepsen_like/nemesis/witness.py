@@ -10,7 +10,7 @@ from jepsen_like.target.base import Target
 
 _HITS: Final = frozenset({
     "kill", "stop", "pause", "power_loss", "crash_at", "slow_disk", "fail_disk", "fill_disk",
-    "hang_disk", "damage", "wipe", "swap_stores", "shift_clock",
+    "crowd_disk", "hang_disk", "damage", "wipe", "swap_stores", "shift_clock",
 })  # fmt: skip
 _STAYS: Final = frozenset({"damage", "wipe"})
 """A node that lost data may rightly stay away after the fault has ended (S0.1)."""

@@ -39,6 +39,8 @@ LATEST_WORKLOADS: Final = ("write_fates", "paged_scan", "bounded_batches", "http
 LATEST_SHARE: Final = 0.2
 LATEST_KINDS: Final = ("clock-hour-back",)
 LATEST_KINDS_SHARE: Final = 0.05
+NEWEST_KINDS: Final = ("disk-nearly-full",)
+NEWEST_KINDS_SHARE: Final = 0.05
 BATCH_WORKLOADS: Final = ("bank_batches",)
 BATCH_SHARE: Final = 0.15
 LEADER_WORKLOADS: Final = ("leader_sessions",)
@@ -80,6 +82,9 @@ def draw_scene(seed: int) -> Scene:
     leaders = random.Random(f"swarm {seed} leaders")
     if leaders.random() < LEADER_SHARE:
         workload = leaders.choice(LEADER_WORKLOADS)
+    newest = random.Random(f"swarm {seed} newest")
+    if newest.random() < NEWEST_KINDS_SHARE:
+        kinds = (*kinds, *NEWEST_KINDS)
     lifetimes = random.Random(f"swarm {seed} lifetimes")
     if lifetimes.random() < LIFETIME_SHARE:
         workload = lifetimes.choice(LIFETIME_WORKLOADS)
@@ -156,7 +161,8 @@ def _with_long_fault(
 def _kinds(rng: random.Random) -> tuple[str, ...]:
     """Up to ``KINDS_MAX`` kinds, one of which moves leaders; now and then every one."""
     rare = rng.random() < 0.1
-    drawn = [kind for kind in CATALOGUE if kind not in (*LATER_KINDS, *LATEST_KINDS)]
+    added = (*LATER_KINDS, *LATEST_KINDS, *NEWEST_KINDS)
+    drawn = [kind for kind in CATALOGUE if kind not in added]
     known = [kind for kind in drawn if rare or kind not in LOSES_A_NODE]
     if rng.random() < 0.15:
         return tuple(known)

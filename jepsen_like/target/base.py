@@ -108,6 +108,10 @@ class Target:
         """ENOSPC from now on."""
         raise self._cannot("fill_disk")
 
+    def crowd_disk(self, node: str, left_bytes: int) -> None:
+        """Another program takes what is free of the disk, all but so many bytes."""
+        raise self._cannot("crowd_disk")
+
     def hang_disk(self, node: str) -> None:
         """No fsync returns from now on, without an error."""
         raise self._cannot("hang_disk")

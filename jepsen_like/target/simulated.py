@@ -31,6 +31,8 @@ from raftstore.types import ChannelId, NodeId, RecordKind, channel_id, node_name
 CLIENTS: Final = "clients"
 ADMIN: Final = "admin"
 ADMIN_HANDLE: Final = 1_999
+PLENTY_BYTES: Final = 1 << 40
+"""Free of a disk that was nearly full before."""
 CLOCK_BELIEVED_MS: Final = 1_000.0
 """So long after a clock was set right others may go by what they heard of it before."""
 RESTART_MS: Final = 500.0
@@ -82,6 +84,7 @@ class SimulatedTarget(Target):
         self.cluster.network.heal()
         for node in self._by_name.values():
             node.store.files.mend()
+            self._free_disk(node)
             node.failpoint = None
             node.extra_sync_ms = node.wall_offset_ms = 0.0
             node.resume()
@@ -291,6 +294,11 @@ class SimulatedTarget(Target):
         self.cluster.trace("fill_disk", node=node)
         self._node(node).store.files.fail(WRITE, code=errno.ENOSPC, is_lasting=True)
 
+    def crowd_disk(self, node: str, left_bytes: int) -> None:
+        """The node finds out in time (GAP-13): a full disk that fails writes is ``fill_disk``."""
+        self.cluster.trace("crowd_disk", node=node, left_bytes=left_bytes)
+        self._node(node).free_bytes = left_bytes
+
     def hang_disk(self, node: str) -> None:
         self.cluster.trace("hang_disk", node=node)
         self._node(node).disk.hang()
@@ -298,10 +306,16 @@ class SimulatedTarget(Target):
     def mend_disk(self, node: str) -> None:
         self._node(node).disk.heal()
         files = self._node(node).store.files
+        self._free_disk(self._node(node))
         is_unstruck = files.is_failing and not files.is_broken
         files.mend()
         if is_unstruck:
             raise FaultUnavailableError(f"{node} wrote nothing while an error waited for it")
+
+    @staticmethod
+    def _free_disk(node: SimNode) -> None:
+        if node.free_bytes is not None:
+            node.free_bytes = PLENTY_BYTES
 
     def damage(self, node: str, *, kind: str, file: str) -> str:
         victim = self._node(node)

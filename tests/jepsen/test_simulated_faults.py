@@ -8,6 +8,7 @@ import pytest
 
 from jepsen_like.nemesis.catalogue import CATALOGUE
 from jepsen_like.target.base import FaultUnavailableError
+from raftstore.config import StorageSettings
 from raftstore.testing.sim_failpoints import FAILPOINTS
 from raftstore.types import Outcome
 from tests.jepsen.fault_world import (
@@ -180,6 +181,22 @@ def test_lasting_disk_error_keeps_the_node_out(kind: str) -> None:
     world.target.start((broken,))
     assert broken not in world.up()
     calm_again(world, heal)
+
+
+@pytest.mark.parametrize("part", [0.6, 0.12])
+def test_disk_that_is_nearly_full_costs_its_node_the_leaderships_and_no_write(part: float) -> None:
+    """GAP-13: another node leads, the node stays up, and is equal again with space."""
+    world = World()
+    leader = world.target.leaders()["t/0"]
+    world.target.crowd_disk(leader, int(part * StorageSettings().min_free_bytes))
+    world.write_until(lambda: world.target.leaders().get("t/0", leader) != leader)
+    world.answers.clear()
+    for _ in range(5):
+        world.write()
+        world.run(500.0)
+    assert [answer.outcome for answer in world.answers] == [Outcome.OK] * 5
+    assert leader in world.up()
+    calm_again(world, lambda: world.target.mend_disk(leader))
 
 
 def test_slow_disk_makes_its_node_late() -> None:

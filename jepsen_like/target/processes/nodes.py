@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from jepsen_like.target.base import FaultUnavailableError, NotRunError, Target
-from jepsen_like.target.processes import power
+from jepsen_like.target.processes import ballast, power
 from jepsen_like.target.processes.aside import STARTED, Aside
 from jepsen_like.target.processes.asking import ask_leaders
 from jepsen_like.target.processes.clients import Clients
@@ -92,6 +92,8 @@ class NodeProcesses(Target):
         """Every end of a process that nobody asked for: node and exit code."""
         self._watch = NodeWatch()
         self._damaged: set[str] = set()
+        self._filled: set[str] = set()
+        """Nodes whose disks were filled to the last byte, now or earlier in the run."""
         self._foreign: dict[str, int] = {}
         """Nodes on a store that is another's, or gone -> how long their logs were before that."""
         self._born: dict[str, int] = {}
@@ -212,6 +214,7 @@ class NodeProcesses(Target):
         self.resume(self.nodes)
         for node in self.nodes:
             self._orders.replace(node, {})
+            ballast.give_back(self.data(node))
         self.start(self.nodes)
 
     # --- Target -----------------------------------------------------------------------------------
@@ -351,7 +354,10 @@ class NodeProcesses(Target):
             code=code,
             said=last_words(self._log_since(node, self._born.get(node, 0))),
             store=str(self.data(node)),
-            fired=[line.partition(" ")[2] for line in lines],
+            fired=[
+                *(line.partition(" ")[2] for line in lines),
+                *(["full"] if node in self._filled else []),
+            ],
             damaged=node in self._damaged,
             is_foreign=node in self._foreign or node in self._aside,
         )

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from jepsen_like.target.base import FaultUnavailableError
+from jepsen_like.target.processes import ballast
 from jepsen_like.target.processes.asking import ASK_TIMEOUT_S
 from jepsen_like.target.processes.clients import Clients
 from jepsen_like.target.processes.damage import damage_file
@@ -20,6 +21,8 @@ from raftstore.storage.faulty_files import UNSYNCED_SUFFIX
 
 BEYOND_REPAIR: Final = {"mark": "mark", "identity": "raftstore.json"}
 """Damage to these keeps a node out for good (S0.1): a copy comes back when the fault is over."""
+NOTICED_FULL: Final = ('event="disk_low"', "no space left", "No space left")
+"""A node says one of these when its disk fills up, or is full."""
 
 
 class ProcessTarget(NodeProcesses):
@@ -121,6 +124,25 @@ class ProcessTarget(NodeProcesses):
         self._orders.change(node, is_full=True, number=number)
         self._note_order("no space left", node, number)
 
+    def crowd_disk(self, node: str, left_bytes: int) -> None:
+        """On a disk of its own: another program's file takes what is free, and stays until the disk
+        is mended."""
+        if self._disks is None:
+            raise FaultUnavailableError(
+                "a disk that fills up needs disks of the nodes' own: run it as root where loop "
+                "devices are, and without swap-stores"
+            )
+        before = self.cluster.log_file(node).stat().st_size
+        taken = ballast.take_all_but(self.data(node), left_bytes)
+        if not left_bytes:
+            self._filled.add(node)
+        self._strikes.note(
+            f"{taken} bytes of its disk taken, {left_bytes} left",
+            [node],
+            lambda: any(text in self._log_since(node, before) for text in NOTICED_FULL),
+            f"{node} never noticed that its disk is nearly full",
+        )
+
     def hang_disk(self, node: str) -> None:
         """Let no fdatasync of log, mark and identity return."""
         number = self._orders.next_number()
@@ -129,6 +151,7 @@ class ProcessTarget(NodeProcesses):
 
     def mend_disk(self, node: str) -> None:
         """As if there had been nothing."""
+        ballast.give_back(self.data(node))
         self._orders.change(
             node, is_full=False, fail="", hang="", is_sticky=False, sync_delay_ms=0.0
         )
