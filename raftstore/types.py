@@ -306,6 +306,17 @@ class RecordKind(IntEnum):
     """Made by the leader: what became of old records is removed (``protocol.trimming``)."""
 
 
+class DiskRoom(IntEnum):
+    """What the disk of a node has room for (GAP-13); a greater number is less."""
+
+    PLENTY = 0
+    RECORDS = 1
+    """Records of leaders elsewhere, and no writes of clients here."""
+    CATALOG = 2
+    """Records of the catalog, and no others."""
+    NOTHING = 3
+
+
 class Durability(IntEnum):
     """When a replica counts a record of a table as stored (S0.6). Numbers are on disk."""
 

@@ -96,13 +96,8 @@ class NodeRunner:
         self.drain = Drain(self.channels, self._active, self.clock)
         self.levels = ToldLevels(me, identity.level)
         self.outbox = Outbox(ports.log, ports.transport, self.levels.takes_bundles)
-        self.space = DiskSpace(
-            me,
-            settings.storage,
-            self.events.tell,
-            ports.free_bytes,
-            SpaceHandOvers(me, self.channels).offer,
-        )
+        offer = SpaceHandOvers(me, self.channels).offer
+        self.space = DiskSpace(me, settings.storage, self.events.tell, ports.free_bytes, offer)
         self.guard = StorageGuard(
             me,
             ports.log,
@@ -155,6 +150,7 @@ class NodeRunner:
             exists=lambda channel: self.controller.exists(channel),  # noqa: PLW0108
             moved=lambda channel: self.views.kept.moved(channel),  # noqa: PLW0108
             told_level=self.levels.at_least,
+            disk_room=self.guard.room,
         )
         self.watch = PeerWatch(
             parts, heartbeat=settings.heartbeat, election=settings.election, lag=settings.lag

@@ -100,6 +100,7 @@ class RequestHandler:
                 refusal = restoring_refusal(runner)
             if refusal is None and table is not None:
                 refusal = self._lag_guard.refusal(runner, table.max_replica_lag, now_ms)
+            refusal = refusal or self._controller.quorum_room.write_refusal(runner.config)
             refusal = refusal or self._writes.begin(client, message)
         runner.on_publish(client, message, now_ms, refusal=refusal)
 

@@ -142,6 +142,8 @@ class LagReport(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Grows with each report of one boot of the sender."""
     http: str = ""
     """host:port of the sender's HTTP interface; empty: none."""
+    room: Count63 = 0
+    """What the sender's disk has room for, as in ``DiskRoom``; a greater number is less."""
 
 
 class ConfigReport(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -16,6 +16,7 @@ from raftstore.engine.catalog.config_reports import ConfigReports
 from raftstore.engine.catalog.evacuator import Evacuator
 from raftstore.engine.catalog.hosting import Hosting
 from raftstore.engine.catalog.node_commands import NodeCommands
+from raftstore.engine.catalog.quorum_room import QuorumRoom
 from raftstore.engine.catalog.replica_commands import ReplicaCommands
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
@@ -110,6 +111,7 @@ class CatalogController:
         self.hosting = Hosting(
             identity.me, parts.log, parts.tables, registry, parts.tell, self.deadlines
         )
+        self.quorum_room = QuorumRoom(watch.reports)
         self.commands = TableCommands(
             identity.me,
             parts.ids,
@@ -118,6 +120,7 @@ class CatalogController:
             standby_reads=settings.query.standby_reads,
             channels_max=settings.storage.channels_max,
             no_space=parts.guard.catalog_refusal,
+            quorum_room=self.quorum_room,
         )
         self.evacuator = Evacuator(self, parts.ids, watch.is_up)
         self.replica_commands = ReplicaCommands(self.commands, answers, self, watch.is_up)

@@ -7,7 +7,7 @@ anything was proposed or handed over says so; what goes on behind the deadline i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol
@@ -19,6 +19,7 @@ from raftstore.config import (
     FRAME_BYTES_MAX,
     WAITING_COMMANDS_MAX,
 )
+from raftstore.engine.catalog.quorum_room import QuorumRoom
 from raftstore.engine.catalog.table_definition import (
     definition_problem,
     edit_problem,
@@ -118,15 +119,18 @@ class TableCommands:
         standby_reads: bool,
         channels_max: int,
         no_space: Callable[[], Refusal | None],
+        quorum_room: QuorumRoom,
     ) -> None:
         """``standby_reads``: what new tables begin with; ``channels_max``: of each node;
-        ``no_space``: code and text if this node's disk has no room for changes of the catalog."""
+        ``no_space``: code and text if this node's disk has no room for changes of the catalog;
+        ``quorum_room``: of a quorum's disks."""
         self._me = me
         self._ids = ids
         self._answers = answers
         self._standby_reads = standby_reads
         self._channels_max = channels_max
         self._no_space = no_space
+        self._quorum_room = quorum_room
         self._view = view
         self.waiting: list[_Waiting] = []
         """Clients without an answer: always the same list."""
@@ -171,7 +175,7 @@ class TableCommands:
             standby_reads=self._standby_reads,
         )
         asked = client, request.request_id
-        if self._refuse_full(*asked) or self._refuse_bounds(*asked, entry):
+        if self._refuse_full(*asked, placement) or self._refuse_bounds(*asked, entry):
             return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
@@ -396,9 +400,13 @@ class TableCommands:
         asked = client, request_id
         return self._refuse_size(*asked, entry) or self._refuse_channels(*asked, entry)
 
-    def _refuse_full(self, client: int, request_id: int) -> bool:
+    def _refuse_full(
+        self, client: int, request_id: int, placement: Sequence[Sequence[NodeId]]
+    ) -> bool:
         """Before a proposal that no quorum has room for: behind it the outcome is unknown."""
-        full = self._no_space()
+        config = self._view.metadata.core.config()
+        full = self._no_space() or self._quorum_room.catalog_refusal(config)
+        full = full or self._quorum_room.table_refusal(placement)
         if full is not None:
             self.fail(client, request_id, full.error, full.text)
         return full is not None

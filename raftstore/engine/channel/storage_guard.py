@@ -12,7 +12,7 @@ from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.node_ports import Tell
 from raftstore.errors import NoSpaceError, OverloadedError, Refusal
 from raftstore.ports.log import MessageLog
-from raftstore.types import NodeId, StorageStall, node_name
+from raftstore.types import DiskRoom, NodeId, StorageStall, node_name
 
 CATALOG_BYTES: Final = 256 * KIB
 """Bytes of disk that a message with records of the catalog is counted as, which few exceed."""
@@ -77,9 +77,16 @@ class StorageGuard:
         if self.space.is_near:
             self.space.note_log(self._log.size_bytes())
 
+    def room(self) -> DiskRoom:
+        """What the disk has room for, for other nodes."""
+        space = self.space
+        if not space.is_exhausted:
+            return DiskRoom.RECORDS if space.is_low else DiskRoom.PLENTY
+        return DiskRoom.CATALOG if space.has_room(CATALOG_BYTES) else DiskRoom.NOTHING
+
     def catalog_refusal(self) -> Refusal | None:
         """Code and text if not even records of the catalog are taken here, for lack of space."""
-        if not self.space.is_exhausted or self.space.has_room(CATALOG_BYTES):
+        if self.room() <= DiskRoom.CATALOG:
             return None
         text = f"{self.space.reason}, and it takes no changes of the catalog either"
         return Refusal(NoSpaceError, f"{text}; free some, or lower storage.min_free_bytes")

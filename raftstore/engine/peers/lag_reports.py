@@ -22,7 +22,7 @@ from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.peer_parts import PeerParts
 from raftstore.policy.payload_sources import ReportedLog
 from raftstore.protocol.node import ChannelPosition, LagReport
-from raftstore.types import ChannelId, NodeId, Role, Seq, Term
+from raftstore.types import ChannelId, DiskRoom, NodeId, Role, Seq, Term
 
 LATE_REPORTS_MAX = 64
 """A report that is up to so many older than the newest one is late or came twice; one that seems
@@ -64,6 +64,8 @@ class LagReports:
         """Who leads the channels that live elsewhere."""
         self.http_of: dict[NodeId, str] = {parts.identity.me: self._http}
         """Where the HTTP interface of each node that reported it is; empty: it has none."""
+        self._room_of: dict[NodeId, int] = {}
+        """Of the nodes whose disks are nearly full."""
         self._counter = 0
         self._newest: dict[NodeId, int] = {}
         self.heard_ms: dict[NodeId, int] = {}
@@ -97,9 +99,8 @@ class LagReports:
         mine = self._positions_here()
         wall_ms = self._parts.clock.wall_ms()
         self._counter += 1
-        everything = LagReport(
-            wall_ms, tuple(position for _, position in mine), self._counter, self._http
-        )
+        about_me = self._counter, self._http, self._parts.disk_room().value
+        everything = LagReport(wall_ms, tuple(position for _, position in mine), *about_me)
         for node in to:
             self.gaps.report(node, self._counter)
             if self._settings.enable:
@@ -110,8 +111,7 @@ class LagReports:
                 for runner, position in mine
                 if position.is_leader or node in runner.core.config().members
             )
-            report = LagReport(wall_ms, needed, self._counter, self._http)
-            self._parts.outbox.send_known(node, report)
+            self._parts.outbox.send_known(node, LagReport(wall_ms, needed, *about_me))
 
     def _positions_here(self) -> list[tuple[ChannelRunner, ChannelPosition]]:
         told = self._mine
@@ -134,6 +134,10 @@ class LagReports:
         # S7.3: it may have waited behind a thousand elections, and all ages count from its arrival.
         self.heard_ms[sender] = arrived_ms
         self.http_of[sender] = message.http
+        if message.room:
+            self._room_of[sender] = message.room
+        else:
+            self._room_of.pop(sender, None)
         self._hosted[sender] = {}
         for position in message.positions:
             channel = position.channel
@@ -210,7 +214,7 @@ class LagReports:
 
     def forget_node(self, node: NodeId) -> None:
         """The node has left the cluster: where its replicas are does not matter any more."""
-        for known in (self._newest, self._hosted, self.heard_ms, self.http_of):
+        for known in (self._newest, self._hosted, self.heard_ms, self.http_of, self._room_of):
             known.pop(node, None)
         for channel in [at for at, hint in self.hints.items() if hint.node == node]:
             del self.hints[channel]
@@ -245,6 +249,19 @@ class LagReports:
         if self.heard_ms.get(node, since_ms - 1) < since_ms:
             return NOTHING_HOSTED
         return self._hosted.get(node, NOTHING_HOSTED)
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether any other node's disk is nearly full."""
+        return bool(self._room_of)
+
+    def has_room(self, node: NodeId, wanted: DiskRoom) -> bool:
+        """Whether the node's disk has room for as much, as it reported last; of one that never did
+        nothing is known."""
+        told = self._room_of.get(node, DiskRoom.PLENTY.value)
+        return (
+            self._parts.disk_room().value if node == self._parts.identity.me else told
+        ) <= wanted
 
     def updated_ms_ago(self, node: NodeId, now_ms: int) -> int | None:
         """How long ago the node's last report arrived; None: none ever did."""

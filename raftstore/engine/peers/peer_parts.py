@@ -11,7 +11,7 @@ from raftstore.engine.clock import Clock
 from raftstore.engine.node_ports import NodeIdentity, Tell
 from raftstore.engine.peers.failover_watch import FailoverWatch
 from raftstore.ports.ids import IdSource
-from raftstore.types import ChannelId, NodeId
+from raftstore.types import ChannelId, DiskRoom, NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +32,5 @@ class PeerParts:
     """Is called with every channel of which another node reports another history."""
     told_level: Callable[[int], tuple[NodeId, ...]] = lambda _: ()
     """The other nodes that reported at least this level."""
+    disk_room: Callable[[], DiskRoom] = lambda: DiskRoom.PLENTY
+    """What this node's disk has room for."""

@@ -9,6 +9,7 @@ from tests.mutations.syntax import Edit
 SPACE = "tests/unit/engine/channel/test_disk_space.py::test_"
 TRIMMED = "tests/unit/engine/retention/test_trimmed_channels.py::test_"
 RECEIVER = "tests/unit/engine/snapshots/test_snapshot_receiver.py::test_"
+LAGS = "tests/unit/engine/peers/test_lag_reports_alone.py::test_"
 STALLS = "tests/unit/engine/test_storage_stalls.py::test_"
 TESTS = "tests/unit/engine/channel/test_rules_engine.py::test_"
 HOLE_REPAIRS = "tests/unit/engine/channel/test_hole_repairs.py::test_"
@@ -63,11 +64,27 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
     mutation(
         "GAP-13-create",
         "A table is proposed that no node has room for, and whether it was created is unknown.",
-        Edit("TableCommands.on_create_table", "self._refuse_full(*asked)", "False"),
+        Edit("TableCommands.on_create_table", "self._refuse_full(*asked, placement)", "False"),
         directed(
             SPACE + "gap_13_creating_a_table_names_the_disk_if_no_node_takes_changes_of_the_catalog"
             "[with_a_leader]"
         ),
+    ),
+    mutation(
+        "GAP-13-quorum",
+        "A leader with room proposes what the full disks of a quorum never store.",
+        Edit("QuorumRoom._without", "not self._disks.has_room(node, wanted)", "False"),
+        directed(
+            SPACE + "gap_13_creating_a_table_names_the_full_disks_of_followers",
+            SPACE + "gap_13_write_that_no_quorum_has_room_for_is_refused_with_the_names_of_the_"
+            "disks",
+        ),
+    ),
+    mutation(
+        "GAP-13-room-again",
+        "A disk that was full counts as full for ever.",
+        Edit("LagReports.on_report", "self._room_of.pop(sender, None)", "pass"),
+        directed(LAGS + "room_of_a_disk_is_what_its_node_reported_last"),
     ),
     mutation(
         "GAP-13-no-leader",

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from raftstore.engine.catalog.quorum_room import QuorumRoom
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import entry_of
 from raftstore.errors import Refusal
@@ -21,7 +22,17 @@ from raftstore.state_machines.catalog import (
     NodeEntry,
     TableEntry,
 )
-from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id, make_guid
+from raftstore.types import (
+    ChannelConfig,
+    ChannelId,
+    DiskRoom,
+    NodeId,
+    Role,
+    Seq,
+    Term,
+    channel_id,
+    make_guid,
+)
 
 NODES = tuple(NodeId(f"n{number}@" + str(number) * 32) for number in (1, 2, 3))
 ME, OTHER, THIRD = NODES
@@ -54,7 +65,7 @@ class Bench:
         self.orders = self.add(CREATE, "orders", UUID, partitions=1)
         self.elector: Any = SimpleNamespace(role=Role.LEADER, leader=ME)
         self.core: Any = SimpleNamespace(
-            leader_is_ready=True, config=lambda: SimpleNamespace(members=NODES)
+            leader_is_ready=True, config=lambda: ChannelConfig((NODES,))
         )
         me: Any = self
         self.commands = TableCommands(
@@ -65,6 +76,7 @@ class Bench:
             standby_reads=standby_reads,
             channels_max=channels_max,
             no_space=lambda: self.space_refusal,
+            quorum_room=QuorumRoom(me),
         )
 
     def add(self, request: CreateTable, name: str, uuid: bytes, partitions: int) -> TableEntry:
@@ -76,6 +88,12 @@ class Bench:
         self.catalog.tables[name] = entry
         self.catalog.seqs[name] = Seq(9)
         return entry
+
+    is_disk_full = False
+
+    def has_room(self, node: NodeId, wanted: DiskRoom) -> bool:
+        """Every disk has."""
+        return True
 
     # --- the view of the catalog, and what else the commands work with ----------------------------
 

@@ -67,6 +67,7 @@ class Bench:
         self.kind_refusal: Refusal | None = None
         self.lag_refusal: Refusal | None = None
         self.room_refusal: Refusal | None = None
+        self.full_refusal: Refusal | None = None
         self.step_down_refusal: str | None = None
         self.awaits = True
         self.runner = self._runner(CHANNEL, "orders/0")
@@ -88,6 +89,7 @@ class Bench:
             catalog=catalog,
             commands=self,
             refusal_of=self._refusal_of,
+            quorum_room=SimpleNamespace(write_refusal=lambda _config_of: self.full_refusal),
             hosting=SimpleNamespace(last_term={REMOVED: Term(4)}.get),
             endpoints=lambda: {ME: "host-a:7100", OTHER: "host-b:7100"},
         )
@@ -113,6 +115,7 @@ class Bench:
             name=name,
             table_settings=DEFAULT_SETTINGS,
             elector=SimpleNamespace(role=Role.LEADER, leader=ME),
+            config=None,
             on_publish=lambda *of, refusal: self.calls.append(("publish", name, *of, refusal)),
             reject=self._noted("reject"),
             request_hand_over=self._noted("hand over"),

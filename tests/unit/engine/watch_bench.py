@@ -18,6 +18,7 @@ from raftstore.protocol.node import ChannelPosition, Heartbeat, LagReport
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
+    DiskRoom,
     NodeId,
     Role,
     Seq,
@@ -105,6 +106,7 @@ class WatchBench:
         self.failovers = self
         self.tell = self.event
         self.moved = lambda _: None
+        self.disk_room = lambda: DiskRoom.PLENTY
         self.channels: dict[ChannelId, Channel] = {}
         self.ids = SimpleNamespace(below=lambda limit: limit - 1)
         self.sent: list[tuple[NodeId, Message]] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftstore.config import StorageSettings
+from raftstore.config import LagSettings, StorageSettings
 from raftstore.engine.channel.disk_space import DiskSpace
 from raftstore.engine.channel.space_hand_overs import HAND_OVER_INTERVAL_MS, SpaceHandOvers
 from raftstore.engine.deadlines import NEVER_MS
@@ -164,6 +164,55 @@ def test_gap_13_creating_a_table_names_the_disk_if_no_node_takes_changes_of_the_
     assert f"the disk of {leader.name} has {FULL} bytes free" in answer.message
     assert "free some, or lower storage.min_free_bytes" in answer.message
     with_free_bytes(cluster, ROOM)
+    run(cluster, 5_000)
+    answers = ask(cluster, catalog_leader(cluster), create)
+    run(cluster, 5_000)
+    assert [type(answer) for answer in answers] == [Done]
+
+
+def test_gap_13_write_that_no_quorum_has_room_for_is_refused_with_the_names_of_the_disks() -> None:
+    """It certainly is not applied; with one full disk, or space again, it is taken."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    first, second = others(cluster, leader)
+    with_free_bytes(cluster, EXHAUSTED, first, second)
+    run(cluster, LagSettings().report_interval_ms)
+    end = leader.runner.channels[channel].core.last_seq
+    refused = write(cluster, leader, channel, 1)
+    assert isinstance(refused, PubReject)
+    assert refused.code == "no_space"
+    names = ", ".join(sorted((first.name, second.name)))
+    assert f"the disks of {names} have no room for records" in refused.message
+    assert leader.runner.channels[channel].core.last_seq == end
+    with_free_bytes(cluster, EXHAUSTED, first)
+    run(cluster, 3_000)
+    assert isinstance(write(cluster, cluster.leaders()[channel], channel, 2), PubAck)
+
+
+@pytest.mark.parametrize(
+    ("free", "what"), [(FULL, "changes of the catalog"), (EXHAUSTED, "records of a table")]
+)
+def test_gap_13_creating_a_table_names_the_full_disks_of_followers(free: int, what: str) -> None:
+    """The leader has room, a quorum has none: nothing is proposed, so nothing is in doubt. One full
+    disk of three is no hindrance; with space the same command succeeds."""
+    cluster, _ = calm_cluster()
+    leader = catalog_leader(cluster)
+    first, second = others(cluster, leader)
+    with_free_bytes(cluster, free, first, second)
+    run(cluster, LagSettings().report_interval_ms)
+    end = leader.runner.controller.metadata.core.last_seq
+    create = CreateTable(7, "new", ("id",), 1, 3, "fsync", None, "", False, 5_000)
+    answers = ask(cluster, leader, create)
+    run(cluster, 100)
+    (answer,) = answers
+    assert isinstance(answer, Failed)
+    assert error_class(answer.code) is NoSpaceError
+    names = ", ".join(sorted((first.name, second.name)))
+    assert f"the disks of {names} have no room for {what}" in answer.message
+    assert "a majority of n1, n2, n3" in answer.message
+    assert "lower storage.min_free_bytes there" in answer.message
+    assert leader.runner.controller.metadata.core.last_seq == end
+    with_free_bytes(cluster, free, first)
     run(cluster, 5_000)
     answers = ask(cluster, catalog_leader(cluster), create)
     run(cluster, 5_000)

@@ -20,7 +20,7 @@ from raftstore.engine.peers.lag_reports import (
 )
 from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.node import ChannelPosition, LagReport
-from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term, channel_id
+from raftstore.types import ChannelConfig, ChannelId, DiskRoom, NodeId, Role, Seq, Term, channel_id
 
 ME, PEER, THIRD, STRANGER = (NodeId(f"{name}@00") for name in ("n1", "n2", "n3", "x"))
 HERE = channel_id(b"orders-table-id!", 0)
@@ -37,6 +37,7 @@ class Bench:
         self.moved: list[ChannelId] = []
         self.calls: list[tuple[Any, ...]] = []
         self.looks = 0
+        self.room = DiskRoom.PLENTY
         self.is_leader, self.knows = False, True
         self.applied = Seq(4)
         self.http = HttpReports(HeartbeatSettings())
@@ -59,6 +60,7 @@ class Bench:
             channels={HERE: self.runner},
             exists=lambda channel: channel in {HERE, ELSEWHERE},
             moved=self.moved.append,
+            disk_room=lambda: self.room,
         )
         self.reports = LagReports(parts, LagSettings(enable=enable), self.http)
 
@@ -198,6 +200,28 @@ def test_position_of_a_replica_elsewhere_is_kept_and_told_on() -> None:
     assert bench.reports.updated_ms_ago(PEER, 100) == 10
     assert bench.reports.updated_ms_ago(PEER, 80) == 0
     assert bench.reports.updated_ms_ago(THIRD, 100) is None
+
+
+def test_room_of_a_disk_is_what_its_node_reported_last() -> None:
+    """GAP-13: of this node what it says now, of one that never reported that it has room."""
+    bench = Bench()
+    bench.room = DiskRoom.CATALOG
+    bench.reports.report([PEER])
+    assert bench.sent[0][1].room == DiskRoom.CATALOG
+    assert not bench.reports.is_disk_full
+    wanted = list(DiskRoom)
+    assert [bench.reports.has_room(ME, each) for each in wanted] == [False, False, True, True]
+    assert all(bench.reports.has_room(PEER, each) for each in wanted)
+    bench.reports.on_report(PEER, LagReport(1, (), 1, "", DiskRoom.RECORDS), 90, 100)
+    assert [bench.reports.has_room(PEER, each) for each in wanted] == [False, True, True, True]
+    assert bench.reports.is_disk_full
+    bench.reports.on_report(PEER, LagReport(1, (), 2, ""), 91, 101)
+    assert all(bench.reports.has_room(PEER, each) for each in wanted)
+    assert not bench.reports.is_disk_full
+    bench.reports.on_report(PEER, LagReport(1, (), 3, "", 99), 92, 102)
+    assert not bench.reports.has_room(PEER, DiskRoom.NOTHING), "less than anything known here"
+    bench.reports.forget_node(PEER)
+    assert not bench.reports.is_disk_full
 
 
 def test_position_that_says_what_is_known_moves_nothing() -> None:
