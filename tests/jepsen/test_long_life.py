@@ -6,6 +6,7 @@ import pytest
 
 from jepsen_like import long_life
 from jepsen_like.long_life import Day, LongLife, options_of
+from raftstore.core.folds import BaseMaker, FoldBounds, Folds
 
 DAY_MS = 3_000.0
 
@@ -35,3 +36,16 @@ def test_log_that_is_not_cut_ends_the_days(monkeypatch: pytest.MonkeyPatch) -> N
     assert figures.violation is not None
     assert "a log of" in figures.violation
     assert figures.days == []
+
+
+@pytest.mark.slow
+def test_bases_grow_until_as_much_is_remembered_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4.5: what sessions may ask for again is bounded by number, whatever the days bring."""
+    small = FoldBounds(guid_window=16, sessions_max=8, outcomes_max=40)
+    for reader in (Folds.__init__, BaseMaker.__init__):
+        monkeypatch.setitem(reader.__kwdefaults__, "bounds", small)
+    figures = LongLife(options_of(1, 500), DAY_MS).run(4, lambda _: None)
+    assert figures.violation is None
+    _, second, *_, last = figures.days
+    assert last.records > 1.5 * second.records
+    assert 0 < last.bases_bytes_max < 1.2 * second.bases_bytes_max
