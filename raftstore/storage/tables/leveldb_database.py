@@ -8,7 +8,7 @@ once and under a name of our own, and never repaired.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,6 +31,8 @@ TABLE_FILES_MAX: Final = 1_000
 _OTHER_FILES: Final = 10
 """What LevelDB reserves beside table files."""
 
+_BEHIND_ALL: Final = b"\xff" * 32
+"""Behind every key: those begin with the id of a channel."""
 DATABASE_ERRORS: Final = (plyvel.Error,)
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
 _DAMAGE: Final = (
@@ -84,6 +86,19 @@ def open_checked(path: Path, settings: StorageSettings, share: DatabaseShare) ->
     if missing is not None:
         raise CorruptRecordError(f"{path} may lack rows: {missing}")
     return _open_plyvel(path, settings, share, create=False)
+
+
+def close_copied(database: Any) -> None:
+    """Close a database that was just filled.
+
+    plyvel keeps all other threads waiting while LevelDB's own thread ends what it is at, which is
+    tens of milliseconds where it writes a table file. So that is waited for before, in a call that
+    lets them go on: merging keys behind all others has nothing to merge, and comes after it. What
+    that call says is not believed; who closes a database reads back what he needs of it.
+    """
+    with suppress(*DATABASE_ERRORS):
+        database.compact_range(start=_BEHIND_ALL)
+    database.close()
 
 
 @contextmanager

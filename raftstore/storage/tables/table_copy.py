@@ -11,7 +11,7 @@ On the thread of copies, but for ``__init__``, ``source`` and ``close``.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from raftstore.storage.tables.keys import applied_key, decode_applied
 from raftstore.storage.tables.leveldb_database import (
     DATABASE_ERRORS,
     DatabaseShare,
+    close_copied,
     create,
     open_checked,
     translate,
@@ -78,7 +79,7 @@ class LevelDbCopy:
 
     def finish(self) -> None:
         """All pairs are written: make them durable."""
-        self.close()
+        self._close(close_copied)
         faults.reach("copy.before-sync")
         try:
             self.source = open_checked(self.path, self._settings, self._share)
@@ -153,7 +154,10 @@ class LevelDbCopy:
 
     def close(self) -> None:
         """Close the database, if it is open."""
+        self._close(lambda source: source.close())
+
+    def _close(self, how: Callable[[Any], None]) -> None:
         self._reading = None
         source, self.source = self.source, None
         if source is not None:
-            source.close()
+            how(source)

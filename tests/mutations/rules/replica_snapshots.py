@@ -12,9 +12,20 @@ SENDER = "tests/unit/engine/snapshots/test_snapshot_sender.py::test_"
 ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
 REST = "tests/unit/engine/snapshots/test_snapshot_rest.py::test_"
 LESSONS = "tests/simulation/test_lessons.py::test_lesson_"
+COPY = "tests/unit/storage/tables/test_table_copy.py::test_"
 COPIES = "tests/unit/storage/tables/test_table_copies.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S6.6-close-waits",
+        "A node stands still while LevelDB ends what it writes of a copied table.",
+        Edit(
+            "close_copied",
+            "with suppress(*DATABASE_ERRORS):\n        database.compact_range(start=_BEHIND_ALL)",
+            "",
+        ),
+        directed(COPY + "database_that_was_filled_is_waited_for_before_it_is_closed"),
+    ),
     mutation(
         "S6.4-half-table",
         "Half a copied table serves: a generation counts although it is not said to be complete.",

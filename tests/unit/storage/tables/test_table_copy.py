@@ -128,6 +128,37 @@ def test_directories_are_synced_before_the_copy_is_whole(copy: LevelDbCopy) -> N
     assert copied_position(copy.path, CHANNEL) == COPIED
 
 
+@pytest.mark.parametrize("error", [None, plyvel.IOError("No space left on device")])
+def test_database_that_was_filled_is_waited_for_before_it_is_closed(
+    copy: LevelDbCopy, error: Exception | None
+) -> None:
+    """plyvel keeps all threads of the node waiting in ``close`` for as long as LevelDB writes; what
+    the wait finds out is not believed, since what counts is read back."""
+    copy.write(PAIRS)
+    database, calls = copy.source, list[tuple[str, Any]]()
+
+    class Noting:
+        """The database, whose calls are noted."""
+
+        def compact_range(self, **of: Any) -> None:
+            """The one that other threads go on beside."""
+            calls.append(("compact_range", of))
+            if error is not None:
+                raise error
+
+        def close(self) -> None:
+            """Close it."""
+            calls.append(("close", {}))
+            database.close()
+
+    copy.source = Noting()
+    copy.finish()
+    assert [name for name, _ in calls] == ["compact_range", "close"]
+    assert calls[0][1]["start"] > CHANNEL + PAIRS[-1][0], "nothing is merged"
+    assert copy.verify(1 << 20)
+    assert copy.found()[1] == len(PAIRS)
+
+
 class Broken:
     """A database of which every call fails."""
 
