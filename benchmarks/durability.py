@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks.client_loop import run_client
-from benchmarks.puts import IN_FLIGHT, KEY_BYTES, VALUE, WARM_PUTS, Round, Store, one_round, spread
+from benchmarks.puts import IN_FLIGHT, VALUE, Round, Store, measured, spread
 from raftstore import aio, faults
 from raftstore.aio import AsyncClient
 from raftstore.errors import StoreTooOldError
@@ -59,14 +59,8 @@ async def _measure(
         stores = [await _store(client, level, cluster) for level in LEVELS]
         for number, (disk, delay_ms) in enumerate(DISKS.items(), start=1):
             _set_disk(control, number, delay_ms)
-            for store in stores:
-                for _ in range(WARM_PUTS):
-                    await store.put(rng.randbytes(KEY_BYTES))
-            for _ in range(rounds):
-                for lanes in (IN_FLIGHT, 1):
-                    for store in stores:
-                        seen = await one_round(store, lanes, seconds, rng)
-                        found.setdefault((disk, lanes, store.name), []).append(seen)
+            async for lanes, store, seen in measured(stores, seconds, rounds, rng):
+                found.setdefault((disk, lanes, store.name), []).append(seen)
     return found
 
 

@@ -13,7 +13,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -88,15 +88,22 @@ async def _measure(
     async with AsyncExitStack() as held:
         stores = await _stores(held, cluster, etcd)
         rng = random.Random(0)
-        for store in stores:
-            for _ in range(WARM_PUTS):
-                await store.put(rng.randbytes(KEY_BYTES))
-        for _ in range(rounds):
-            for lanes in (IN_FLIGHT, 1):
-                for store in stores:
-                    seen = await one_round(store, lanes, seconds, rng)
-                    found.setdefault((lanes, store.name), []).append(seen)
+        async for lanes, store, seen in measured(stores, seconds, rounds, rng):
+            found.setdefault((lanes, store.name), []).append(seen)
     return found
+
+
+async def measured(
+    stores: list[Store], seconds: float, rounds: int, rng: random.Random
+) -> AsyncIterator[tuple[int, Store, Round]]:
+    """Rounds with many puts in flight and with one, of all stores in turn, which are warm then."""
+    for store in stores:
+        for _ in range(WARM_PUTS):
+            await store.put(rng.randbytes(KEY_BYTES))
+    for _ in range(rounds):
+        for lanes in (IN_FLIGHT, 1):
+            for store in stores:
+                yield lanes, store, await one_round(store, lanes, seconds, rng)
 
 
 async def _stores(held: AsyncExitStack, cluster: LocalCluster, etcd: Etcd | None) -> list[Store]:
@@ -187,23 +194,23 @@ def shown(found: dict[tuple[int, str], list[Round]]) -> dict[str, Any]:
 
 def ratios(found: dict[tuple[int, str], list[Round]]) -> dict[str, str]:
     """Ours to etcd's, round by round: rates of P5, medians of latency of P6, processor time."""
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for name in PARTITIONS:
         fast = f"P5 rate / etcd, {name}, goal {GOAL_RATE}"
         quick = f"P6 p50 / etcd, {name}, goal {GOAL_P50}"
         used = f"processor time of a put / etcd, {name}"
         if (1, PEER) not in found:
-            told |= dict.fromkeys((fast, quick), NOT_INSTALLED)
+            reported |= dict.fromkeys((fast, quick), NOT_INSTALLED)
             continue
         many = list(zip(found[IN_FLIGHT, name], found[IN_FLIGHT, PEER], strict=True))
         single = list(zip(found[1, name], found[1, PEER], strict=True))
-        told[fast] = spread([ours.per_second / theirs.per_second for ours, theirs in many])
-        told[quick] = spread([ours.p50_ms / theirs.p50_ms for ours, theirs in single])
+        reported[fast] = spread([ours.per_second / theirs.per_second for ours, theirs in many])
+        reported[quick] = spread([ours.p50_ms / theirs.p50_ms for ours, theirs in single])
         for lanes, pairs in ((IN_FLIGHT, many), (1, single)):
-            told[f"{used}, {_in_flight(lanes)}"] = spread(
+            reported[f"{used}, {_in_flight(lanes)}"] = spread(
                 [
                     (ours.servers_us + ours.client_us) / (theirs.servers_us + theirs.client_us)
                     for ours, theirs in pairs
                 ]
             )
-    return told
+    return reported

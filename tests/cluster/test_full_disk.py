@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from raftstore.cli.check import troubled_disks
-from raftstore.client.blocking.client import Client
+from raftstore.client.blocking.client import Client, Table
 from raftstore.errors import NoSpaceError
 from raftstore.local_cluster import LocalCluster
 from raftstore.types import Outcome
@@ -22,6 +23,15 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root"),
 ]
 MIB = 1 << 20
+KEEPS_ITS_LOG = {
+    "RAFTSTORE_STORAGE_FREE_CHECK_MS": "100ms",
+    "RAFTSTORE_STORAGE_SEGMENT_BYTES": "16MiB",
+    "RAFTSTORE_STORAGE_WRITE_BUFFER_BYTES": "1MiB",
+    "RAFTSTORE_RETENTION_CHANNEL_BYTES": "256MiB",
+    "RAFTSTORE_RETENTION_SINGLE_REPLICA": "true",
+    "RAFTSTORE_RETENTION_INTERVAL_MS": "100ms",
+}
+"""A node that trims its log only where it has to, and looks often whether it has to."""
 
 
 def fill(disk: Path, *, but: int = 0) -> None:
@@ -29,6 +39,23 @@ def fill(disk: Path, *, but: int = 0) -> None:
     facts = os.statvfs(disk)
     free = facts.f_bavail * facts.f_frsize
     (disk / "other").write_bytes(bytes(free - but))
+
+
+@contextmanager
+def node_with_a_log(disk: Path, **storage: str) -> Iterator[tuple[LocalCluster, Client, Table]]:
+    """One node on the disk, a client, and a table of three rows behind 48 MiB of log."""
+    settings = KEEPS_ITS_LOG | {
+        f"RAFTSTORE_STORAGE_{name}": value for name, value in storage.items()
+    }
+    with (
+        LocalCluster(1, directory=disk / "cluster", environment={"n1": settings}) as cluster,
+        cluster.connect(timeout=10.0) as client,
+    ):
+        client.create_table("t", key="id", partitions=1, replicas=1)
+        table = client.table("t")
+        for number in range(48):
+            table.put({"id": number % 3, "text": "x" * (MIB - 100)})
+        yield cluster, client, table
 
 
 @pytest.fixture
@@ -73,23 +100,7 @@ def test_gap_13_node_refuses_writes_before_its_disk_is_full_and_recovers(disk: P
 def test_gap_13_node_at_its_mark_trims_its_log_and_so_frees_itself(disk: Path) -> None:
     """Another file takes the rest and stays: what goes is the log, which was kept for readers and
     replicas; no write of the node fails, and clients write again."""
-    settings = {
-        "RAFTSTORE_STORAGE_MIN_FREE_BYTES": "32MiB",
-        "RAFTSTORE_STORAGE_FREE_CHECK_MS": "100ms",
-        "RAFTSTORE_STORAGE_SEGMENT_BYTES": "16MiB",
-        "RAFTSTORE_STORAGE_WRITE_BUFFER_BYTES": "1MiB",
-        "RAFTSTORE_RETENTION_CHANNEL_BYTES": "256MiB",
-        "RAFTSTORE_RETENTION_SINGLE_REPLICA": "true",
-        "RAFTSTORE_RETENTION_INTERVAL_MS": "100ms",
-    }
-    with (
-        LocalCluster(1, directory=disk / "cluster", environment={"n1": settings}) as cluster,
-        cluster.connect(timeout=10.0) as client,
-    ):
-        client.create_table("t", key="id", partitions=1, replicas=1)
-        table = client.table("t")
-        for number in range(48):
-            table.put({"id": number % 3, "text": "x" * (MIB - 100)})
+    with node_with_a_log(disk, MIN_FREE_BYTES="32MiB") as (_, client, table):
         log = disk / "cluster" / "n1" / "log"
         assert sum(path.stat().st_size for path in log.iterdir()) > 44 * MIB
         fill(disk, but=24 * MIB)
@@ -105,25 +116,9 @@ def test_gap_13_node_starts_on_a_full_disk_by_its_reserve_and_trims(disk: Path) 
     opens, says so, trims its log, which makes room for writes; with space it has a reserve again.
     """
     subprocess.run(["mount", "-o", f"remount,size={192 * MIB}", str(disk)], check=True)
-    settings = {
-        "RAFTSTORE_STORAGE_RESERVE_BYTES": "40MiB",
-        "RAFTSTORE_STORAGE_MIN_FREE_BYTES": "48MiB",
-        "RAFTSTORE_STORAGE_FREE_CHECK_MS": "100ms",
-        "RAFTSTORE_STORAGE_SEGMENT_BYTES": "16MiB",
-        "RAFTSTORE_STORAGE_WRITE_BUFFER_BYTES": "1MiB",
-        "RAFTSTORE_RETENTION_CHANNEL_BYTES": "256MiB",
-        "RAFTSTORE_RETENTION_SINGLE_REPLICA": "true",
-        "RAFTSTORE_RETENTION_INTERVAL_MS": "100ms",
-    }
-    with (
-        LocalCluster(1, directory=disk / "cluster", environment={"n1": settings}) as cluster,
-        cluster.connect(timeout=10.0) as client,
-    ):
+    node = node_with_a_log(disk, RESERVE_BYTES="40MiB", MIN_FREE_BYTES="48MiB")
+    with node as (cluster, client, table):
         reserve = disk / "cluster" / "n1" / "reserve"
-        client.create_table("t", key="id", partitions=1, replicas=1)
-        table = client.table("t")
-        for number in range(48):
-            table.put({"id": number % 3, "text": "x" * (MIB - 100)})
         eventually(reserve.exists, bool)
         cluster.kill("n1")
         fill(disk)

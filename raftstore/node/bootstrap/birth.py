@@ -30,8 +30,8 @@ CLUSTER_ID_BYTES: Final = 16
 """A random UUID: the table UUID of the metadata channel (S0.8)."""
 
 
-class BirthStore(Protocol):
-    """The durable side; every ``record_…`` is fsynced when it returns."""
+class FoundedStore(Protocol):
+    """What a store says of its cluster."""
 
     @property
     def node(self) -> NodeId:
@@ -43,7 +43,11 @@ class BirthStore(Protocol):
 
     @property
     def accepted_proposal(self) -> bytes:
-        """Cluster id of the only proposal ever accepted; b"" if none."""
+        """Cluster id of the only founding ever accepted; b"" if none."""
+
+
+class BirthStore(FoundedStore, Protocol):
+    """The durable side; every ``record_…`` is fsynced when it returns."""
 
     @property
     def members(self) -> Members:

@@ -21,6 +21,7 @@ from raftstore.errors import (
     TransportError,
     UnsupportedRequestError,
 )
+from raftstore.node.bootstrap.birth import FoundedStore
 from raftstore.node.logs import fields
 from raftstore.protocol.admin import ClusterInfo, ClusterInfoAnswer
 from raftstore.protocol.members import AskJoin, Join, JoinAccepted, JoinNonce
@@ -29,7 +30,7 @@ from raftstore.protocol.tickets import JoinClaim, Token, join_proof
 from raftstore.storage.identity import Members
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.handshake import GoodbyeCode, Purpose, client_hello
-from raftstore.types import NodeId, Outcome, RequestId
+from raftstore.types import Outcome, RequestId
 
 logger = logging.getLogger("raftstore.node")
 
@@ -38,24 +39,12 @@ ROUND_MS: Final = 500
 CONNECT_MS: Final = 1_000
 ANSWER_MS: Final = 5_000
 """Longest time that the leader may take to have the node entered."""
-TOLD_EVERY_ROUNDS: Final = 10
+REPORT_EVERY_ROUNDS: Final = 10
 """A log line says so often why it is not done yet."""
 
 
-class JoiningStore(Protocol):
+class JoiningStore(FoundedStore, Protocol):
     """The durable side; ``record_joining`` has synced when it returns."""
-
-    @property
-    def node(self) -> NodeId:
-        """This node's id."""
-
-    @property
-    def cluster_id(self) -> bytes:
-        """The cluster of this store; b"" before it joined."""
-
-    @property
-    def accepted_proposal(self) -> bytes:
-        """Cluster id of the only founding ever accepted; b"" if none."""
 
     def record_joining(
         self, cluster_id: bytes, founders: Members, nodes: Members, number: int
@@ -91,7 +80,7 @@ class Joining:
         while not self._store.cluster_id and not stop.is_set():
             if await self._round():
                 break
-            if rounds % TOLD_EVERY_ROUNDS == 0:
+            if rounds % REPORT_EVERY_ROUNDS == 0:
                 logger.info("joining", extra=fields(waits_because=self._why))
             rounds += 1
             with suppress(TimeoutError):
