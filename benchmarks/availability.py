@@ -119,10 +119,10 @@ def run(minutes: float, *, kill_every_s: float = KILL_EVERY_S) -> dict[str, Any]
         check_linearizable(model_named("register"), as_register(registers)),
         check_rw_register(puts_and_gets(registers)),
     ]
-    return _told(seen, verdicts, minutes)
+    return _figures(seen, verdicts, minutes)
 
 
-def _told(seen: _Seen, verdicts: list[Verdict], minutes: float) -> dict[str, Any]:
+def _figures(seen: _Seen, verdicts: list[Verdict], minutes: float) -> dict[str, Any]:
     total, ok = seen.reads.total(), seen.reads["ok"]
     times = sorted(seen.times_ms)
     gaps = [_gap_ms(seen.answered_at, at) for at, _ in seen.kills]

@@ -252,13 +252,13 @@ def shown(found: dict[tuple[str, str], list[CaughtUp]]) -> dict[str, Any]:
 
 def ratios(found: dict[tuple[str, str], list[CaughtUp]]) -> dict[str, str]:
     """How much faster than its peers, and how much writers fall; round by round."""
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for kind in ASKED:
         ours = found["raftstore", kind]
-        told[f"P13 seconds, {kind}, goal {GOAL_S} alone"] = spread([a.seconds for a in ours])
+        reported[f"P13 seconds, {kind}, goal {GOAL_S} alone"] = spread([a.seconds for a in ours])
         for peer in PEERS:
             theirs = found.get((peer, kind))
-            told[f"P13 rows/s of {peer}'s, {kind}, goal {GOAL_FASTER} at half"] = (
+            reported[f"P13 rows/s of {peer}'s, {kind}, goal {GOAL_FASTER} at half"] = (
                 NOT_INSTALLED
                 if theirs is None
                 else spread(
@@ -279,10 +279,10 @@ def ratios(found: dict[tuple[str, str], list[CaughtUp]]) -> dict[str, str]:
                 for seen in rounds
             ]
             goal = f", goal {GOAL_FALL}" if kind == HALF else ""
-            told[f"{store}, {kind}: fall against what was asked{goal}"] = spread(
+            reported[f"{store}, {kind}: fall against what was asked{goal}"] = spread(
                 [fall for fall, _ in falls]
             )
-            told[f"{store}, {kind}: fall against one node down"] = spread(
+            reported[f"{store}, {kind}: fall against one node down"] = spread(
                 [fall for _, fall in falls]
             )
-    return told
+    return reported

@@ -18,7 +18,7 @@ from typing import Any
 
 def main() -> None:
     """Arrange for the counting and become the module."""
-    told_to = Path(sys.argv[1])
+    report_file = Path(sys.argv[1])
     module, arguments = sys.argv[4], sys.argv[5:]
     profile = cProfile.Profile()
     number = 0
@@ -27,9 +27,9 @@ def main() -> None:
         nonlocal number
         number += 1
         profile.disable()
-        aside = told_to.with_suffix(".new")
+        aside = report_file.with_suffix(".new")
         aside.write_text(json.dumps({"number": number, "calls": counted(profile)}))
-        aside.replace(told_to)
+        aside.replace(report_file)
         profile.enable(builtins=True)
 
     signal.signal(signal.SIGUSR2, tell)

@@ -74,15 +74,17 @@ def _run(directory: Path, minutes: float, http_flood: int, slow_disk_ms: float) 
         for process in (*writers, *flood, witness):
             process.join()
         measured = {name: _measured(at) for name, at in cluster.http_by_node().items()}
-        told = {name: list(_health(cluster, name))[already:] for name, already in before.items()}
+        reported = {
+            name: list(_health(cluster, name))[already:] for name, already in before.items()
+        }
     ordered = sorted(silences)
     return {
         "minutes": minutes,
         "connections that read over HTTP": http_flood,
         "a sync takes longer by, ms": slow_disk_ms,
         "rows/s written meanwhile": round(sum(rates)),
-        "changes of health (goal 0)": sum(map(len, told.values())),
-        "what they were": {name: lines[:5] for name, lines in told.items() if lines},
+        "changes of health (goal 0)": sum(map(len, reported.values())),
+        "what they were": {name: lines[:5] for name, lines in reported.items() if lines},
         "times asked": asked,
         "heartbeats, main loop, fsync: late by at most, ms (99 %, all)": measured,
         "a process that only sleeps woke up late by at most, ms (when)": latest,

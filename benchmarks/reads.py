@@ -57,7 +57,7 @@ def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001 - the shape of every benc
         held.enter_context(_copied_store(cluster))
         rates = _in_turn(readings, rounds)
         raw = [_plyvel(cluster, seconds) for _ in range(rounds)]
-        figures.update(_told(rates, raw))
+        figures.update(_rate_figures(rates, raw))
         figures.update(_beside_ingest(cluster, 2.0 if tiny else 10.0))
     return figures
 
@@ -111,7 +111,7 @@ def _in_turn(readings: list[Reading], rounds: int) -> dict[tuple[str, int], list
     return found
 
 
-def _told(rates: dict[tuple[str, int], list[Rates]], raw: list[float]) -> dict[str, Any]:
+def _rate_figures(rates: dict[tuple[str, int], list[Rates]], raw: list[float]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for (kind, processes), rounds in rates.items():
         middle = sorted(rounds, key=lambda each: each.per_second)[len(rounds) // 2]

@@ -115,14 +115,14 @@ class _World:
 
     def kill_all_along(self, victim: str, kills: int) -> dict[str, Any]:
         """Kill one side so many times, in as many installations as that takes."""
-        before, installations, left = self._told(), 0, kills
+        before, installations, left = self._counted(), 0, kills
         while left:
             self.leave_behind()
             installations += 1
-            copied = self._told()["finished"]
+            copied = self._counted()["finished"]
             with self._writing() if victim == "receiver" else contextlib.nullcontext():
                 self._cluster.start(AWAY)
-                while left and self._told()["finished"] == copied:
+                while left and self._counted()["finished"] == copied:
                     sender = self._sender()
                     if not sender:
                         time.sleep(POLL_S)
@@ -133,9 +133,13 @@ class _World:
                     self._cluster.start(name)
                     left -= 1
             self._until(self._is_whole)
-        after = self._told()
-        told = {f"{victim} killed, {name}": after[name] - before[name] for name in EVENTS}
-        return {f"{victim} killed": kills, f"{victim} killed, installations": installations, **told}
+        after = self._counted()
+        reported = {f"{victim} killed, {name}": after[name] - before[name] for name in EVENTS}
+        return {
+            f"{victim} killed": kills,
+            f"{victim} killed, installations": installations,
+            **reported,
+        }
 
     def verify(self) -> dict[str, Any]:
         """Compare every node with what was acknowledged."""
@@ -191,10 +195,10 @@ class _World:
 
     def _sender(self) -> str:
         """Name of the node whose table is copied now; empty: none is."""
-        told = str(self._channel(AWAY)["reason"])
-        if "copying" not in told:
+        reported = str(self._channel(AWAY)["reason"])
+        if "copying" not in reported:
             return ""
-        return told.partition("from ")[2].partition(":")[0]
+        return reported.partition("from ")[2].partition(":")[0]
 
     def _is_whole(self) -> bool:
         """Whether the one that was away follows, or leads, like any other."""
@@ -208,7 +212,7 @@ class _World:
     def _log(self, name: str) -> str:
         return self._cluster.log_file(name).read_text(encoding="utf-8", errors="replace")
 
-    def _told(self) -> dict[str, int]:
+    def _counted(self) -> dict[str, int]:
         log = self._log(AWAY)
         return {name: log.count(f"replica_snapshot_{name}") for name in EVENTS}
 

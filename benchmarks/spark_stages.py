@@ -153,11 +153,11 @@ class StagesWriter(RaftStoreWriter):
             spent[ENCODE] = spent[TOTAL] - spent[SPARK] - spent[STORE]
         context = TaskContext.get()
         assert context is not None
-        told = {
+        reported = {
             "wall": dict(_clock.wall),
             "cpu": dict(_clock.cpu) | {CLIENT: process_s - _clock.cpu[TOTAL]},
         }
-        (self._directory / f"task-{context.partitionId()}.json").write_text(json.dumps(told))
+        (self._directory / f"task-{context.partitionId()}.json").write_text(json.dumps(reported))
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -167,12 +167,12 @@ class StagesWriter(RaftStoreWriter):
         (self._directory / "commit.json").write_text(json.dumps(time.perf_counter() - started))
 
 
-def told_in(directory: Path) -> tuple[dict[str, float], dict[str, float], float]:
+def stages_in(directory: Path) -> tuple[dict[str, float], dict[str, float], float]:
     """Seconds by the wall and of processors, over all tasks, and the commit's."""
     wall: Counter[str] = Counter()
     cpu: Counter[str] = Counter()
     for path in sorted(directory.glob("task-*.json")):
-        told = json.loads(path.read_text())
-        wall.update(told["wall"])
-        cpu.update(told["cpu"])
+        reported = json.loads(path.read_text())
+        wall.update(reported["wall"])
+        cpu.update(reported["cpu"])
     return dict(wall), dict(cpu), float(json.loads((directory / "commit.json").read_text()))

@@ -24,13 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from benchmarks import spark_floor, spark_told
+from benchmarks import spark_figures, spark_floor
 from benchmarks.peers import NOT_INSTALLED, PeerMissingError
 from benchmarks.peers.etcd import Etcd, EtcdClient
 from benchmarks.peers.redis import ALWAYS, EVERY_SECOND, Redis
 from benchmarks.processor_time import Used, main_thread_seconds
+from benchmarks.spark_figures import NODES, SERVER, Nodes, Run
 from benchmarks.spark_session import session
-from benchmarks.spark_told import NODES, SERVER, Nodes, Run
 from raftstore.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
@@ -95,17 +95,17 @@ class _Measuring:
     def figures(self, rounds: int) -> dict[str, Any]:
         """Everything in turn."""
         runs: dict[str, list[Run]] = {}
-        told: dict[str, Any] = {"rows": self._rows, **_disk(self._directory)}
+        reported: dict[str, Any] = {"rows": self._rows, **_disk(self._directory)}
         file = spark_floor.encoded(self._frame(self._floor_rows), self._directory)
         floors, alone = [], []
         for _ in range(rounds):
             for sink in self._sinks():
-                if sink.name in told:
+                if sink.name in reported:
                     continue
                 try:
                     timed = sink.measure(max(self._rows // sink.share, 1))
                 except PeerMissingError as error:
-                    told[sink.name] = f"{NOT_INSTALLED}: {error}"
+                    reported[sink.name] = f"{NOT_INSTALLED}: {error}"
                     continue
                 runs.setdefault(sink.name, []).append(timed)
                 _progress(sink.name, timed.per_s)
@@ -114,10 +114,10 @@ class _Measuring:
             _progress("floor", floors[-1].rows_per_s)
             _progress("store alone", alone[-1])
         stages = self._stages(self._rows)
-        told |= spark_told.rates(runs, self._rows)
-        told |= spark_told.ratios(runs, floors, alone, self._floor_rows)
-        told["rows read back after the first round"] = ", ".join(self._verified)
-        return told | spark_told.breakdown(stages, runs, floors)
+        reported |= spark_figures.rates(runs, self._rows)
+        reported |= spark_figures.ratios(runs, floors, alone, self._floor_rows)
+        reported["rows read back after the first round"] = ", ".join(self._verified)
+        return reported | spark_figures.breakdown(stages, runs, floors)
 
     @property
     def _floor_rows(self) -> int:
@@ -126,9 +126,9 @@ class _Measuring:
     def _sinks(self) -> Iterator[Sink]:
         from benchmarks.spark_sinks import count_rows
 
-        yield Sink(spark_told.COUNTING, self._counted)
-        yield Sink(spark_told.BATCH, partial(self._stored, spark_told.BATCH, "batch"))
-        yield Sink(spark_told.ROW, partial(self._stored, spark_told.ROW, "row"))
+        yield Sink(spark_figures.COUNTING, self._counted)
+        yield Sink(spark_figures.BATCH, partial(self._stored, spark_figures.BATCH, "batch"))
+        yield Sink(spark_figures.ROW, partial(self._stored, spark_figures.ROW, "row"))
         yield Sink("foreachPartition, counting", partial(self._each, count_rows, {}))
         yield Sink("foreachPartition, Redis everysec", partial(self._redis, EVERY_SECOND))
         yield Sink("foreachPartition, Redis always", partial(self._redis, ALWAYS), ALWAYS_SHARE)
@@ -185,9 +185,9 @@ class _Measuring:
         sink = sink.option("bootstrap.servers", ",".join(cluster.endpoints))
         sink.option("key", "id").option("isolation", isolation).save(_table(rows))
 
-    def _stages(self, rows: int) -> spark_told.Staged:
+    def _stages(self, rows: int) -> spark_figures.Staged:
         """One append with clocks in its tasks."""
-        from benchmarks.spark_stages import DIRECTORY, told_in
+        from benchmarks.spark_stages import DIRECTORY, stages_in
 
         files = self._directory / "stages"
         files.mkdir()
@@ -203,9 +203,9 @@ class _Measuring:
             stored = sum(
                 file.stat().st_size for file in cluster.directory.rglob("*") if file.is_file()
             )
-        wall, cpu, commit_s = told_in(files)
+        wall, cpu, commit_s = stages_in(files)
         nodes = Nodes(loop_s=loops, syncs=int(syncs[0]), sync_s=syncs[1], disk_bytes=stored)
-        return spark_told.Staged(Run(rows, used.wall_s, used.cpu_s), wall, cpu, commit_s, nodes)
+        return spark_figures.Staged(Run(rows, used.wall_s, used.cpu_s), wall, cpu, commit_s, nodes)
 
     def _timed(
         self, write: Callable[[int], None], rows: int, servers: Mapping[str, Collection[int]]

@@ -73,11 +73,11 @@ def floor(prepare: Prepare) -> tuple[float, float]:
     ]
     for process in processes:
         process.start()
-    told = [out.get() for _ in processes]
+    reported = [out.get() for _ in processes]
     for process in processes:
         process.join()
     shutil.rmtree(directory)
-    return max(wall_s for wall_s, _ in told), sum(cpu_s for _, cpu_s in told)
+    return max(wall_s for wall_s, _ in reported), sum(cpu_s for _, cpu_s in reported)
 
 
 async def _store(cluster: LocalCluster, name: str, rows: int, seed: int) -> float:

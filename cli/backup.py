@@ -53,9 +53,9 @@ def create(context: Context, /, place: str, tables: tuple[str, ...], *, full: bo
         made = create_backup(
             client, place, tables=tables, full=full, progress=lambda report: tell(report.rows)
         )
-    told = _shown(made)
+    reported = _shown(made)
     context.show(
-        {**told, "positions": {table.name: table.position for table in made.tables}}, [told]
+        {**reported, "positions": {table.name: table.position for table in made.tables}}, [reported]
     )
 
 
@@ -103,7 +103,7 @@ def verify(context: Context, /, place: str, backup: str | None) -> int:
 
     with rows_progress("rows checked") as tell:
         found = verify_backup(place, backup, progress=lambda report: tell(report.rows))
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "backup": found.backup,
         "tables": found.tables,
         "files": found.files,
@@ -111,7 +111,7 @@ def verify(context: Context, /, place: str, backup: str | None) -> int:
         "bytes": found.bytes,
         "problems": len(found.problems),
     }
-    context.show({**told, "problems": list(found.problems)}, [told])
+    context.show({**reported, "problems": list(found.problems)}, [reported])
     for problem in found.problems:
         context.say(problem)
     return EXIT_DIFFERENCE if found.problems else 0

@@ -105,19 +105,19 @@ def _show_info(
             context.show(None, rows)
 
 
-def _catch_up_row(node: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _catch_up_row(node: str, reported: Mapping[str, Any]) -> dict[str, Any]:
     """A replica on its way to its leader's end."""
-    left_ms = told["left_ms"]
-    words = [word for word in ("waits", "is_far", "cannot_complete") if told[word]]
+    left_ms = reported["left_ms"]
+    words = [word for word in ("waits", "is_far", "cannot_complete") if reported[word]]
     return {
         "catches up": node,
-        "because": told["reason"],
-        "at": told["verified_seq"],
-        "of": told["end_seq"],
-        "rows left": told["rows_left"],
-        "rows/s": told["rows_per_s"],
-        "bytes/s": told["bytes_per_s"],
-        "taken": told["bytes_taken"],
+        "because": reported["reason"],
+        "at": reported["verified_seq"],
+        "of": reported["end_seq"],
+        "rows left": reported["rows_left"],
+        "rows/s": reported["rows_per_s"],
+        "bytes/s": reported["bytes_per_s"],
+        "taken": reported["bytes_taken"],
         "left": "?" if left_ms is None else f"{left_ms / 1000:.0f}s",
         "note": " ".join(words),
     }
@@ -177,8 +177,8 @@ def gaps(context: Context, name: str) -> None:
 def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dict[str, Any]:
     """The answer of one replica, or why there is none."""
     said, note = _said(node, table, number)
-    told = (*OWN_WORD, "catch_up", "flapping", "floors")
-    return {"node": name, **{field: said.get(field) for field in told}, "note": note}
+    reported = (*OWN_WORD, "catch_up", "flapping", "floors")
+    return {"node": name, **{field: said.get(field) for field in reported}, "note": note}
 
 
 def _said(node: NodeStatus | None, table: str, number: int) -> tuple[Mapping[str, Any], str]:
@@ -266,7 +266,7 @@ def remove_replica(context: Context, name: str, node: str, *, force: bool) -> No
     with context.connect() as client:
         present = _present(client, name)
         if node not in (*present.voters, *present.learners):
-            raise ArgumentError(f"{node} has no replica of {name}; it has {_told(present)}")
+            raise ArgumentError(f"{node} has no replica of {name}; it has {_shown(present)}")
         if present.voters == (node,):
             raise ArgumentError(
                 f"{node} has the only replica of {name}: add another one first, or drop the table"
@@ -296,7 +296,7 @@ def replace(context: Context, name: str, old: str, new: str, *, force: bool) -> 
     with context.connect() as client:
         present = _present(client, name)
         if old not in present.voters:
-            raise ArgumentError(f"{old} has no replica of {name}; it has {_told(present)}")
+            raise ArgumentError(f"{old} has no replica of {name}; it has {_shown(present)}")
         if new in present.voters:
             raise ArgumentError(f"{new} has a replica of {name} already; see remove-replica")
         wanted = tuple(new if node == old else node for node in present.voters)
@@ -388,7 +388,7 @@ def _without(nodes: tuple[str, ...], gone: str) -> tuple[str, ...]:
     return tuple(node for node in nodes if node != gone)
 
 
-def _told(found: ReplicaChange) -> str:
+def _shown(found: ReplicaChange) -> str:
     return ", ".join((*found.voters, *found.learners))
 
 

@@ -186,11 +186,14 @@ def uneven_leaders(view: ClusterViewAnswer, nodes: Iterable[NodeStatus]) -> list
     """One sentence if leaders are uneven and the node that plans does nothing about it, or tries
     in vain."""
     for node in nodes:
-        told = node.status or {}
-        if told.get("metadata", {}).get("role") != Role.LEADER.value or "leaders" not in told:
+        reported = node.status or {}
+        if (
+            reported.get("metadata", {}).get("role") != Role.LEADER.value
+            or "leaders" not in reported
+        ):
             continue
-        balancing_ms = told["leaders"]["balancing_ms"] or 0
-        if not told["leaders"]["is_on"] and leader_plan(view).is_uneven:
+        balancing_ms = reported["leaders"]["balancing_ms"] or 0
+        if not reported["leaders"]["is_on"] and leader_plan(view).is_uneven:
             return [
                 "leaders are uneven, and rebalance.leaders is off; run raftstore rebalance leaders"
             ]
@@ -208,7 +211,7 @@ def troubled_disks(nodes: Iterable[NodeStatus]) -> list[str]:
     for node in nodes:
         stall = (node.status or {}).get("storage_stall")
         if stall is not None:
-            found.append(StorageStall(**stall).told(node.name))
+            found.append(StorageStall(**stall).describe(node.name))
         disk = (node.status or {}).get("disk")
         if disk is not None and disk["is_low"]:
             found.append(

@@ -182,10 +182,10 @@ def put(
     with context.connect() as client:
         values = rows_of(client.table_info(table)).row_from_json(row)
         ack = client.table(table).put(values, if_absent=if_absent, if_position=if_position, ttl=ttl)
-    context.show(_told(ack))
+    context.show(_shown(ack))
 
 
-def _told(ack: WriteAck) -> dict[str, Any]:
+def _shown(ack: WriteAck) -> dict[str, Any]:
     """The outcome of a write that succeeded."""
     return {
         "position": str(ack.position),
@@ -392,4 +392,4 @@ def delete(context: Context, /, table: str, key: str, *, if_position: Position |
     with context.connect() as client:
         asked = rows_of(client.table_info(table)).key_from_text(key)
         ack = client.table(table).delete(asked, if_position=if_position)
-    context.show(_told(ack))
+    context.show(_shown(ack))

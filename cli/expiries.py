@@ -20,7 +20,7 @@ from raftstore.protocol.lifetimes import TTL_MS_MAX
 EXPIRES: Final = "$expires"
 FOR_EVER: Final = 0
 """The row does not expire."""
-UNTOLD: Final = -1
+NOT_STATED: Final = -1
 """The file says nothing of it."""
 _ESCAPED: Final = re.compile(r"\$+expires")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 def line_of(columns: Mapping[str, Any], expires_ms: int) -> dict[str, Any]:
     """Return the members of a row's line; ``columns``: its values as JSON has them."""
     line = {f"${name}" if _ESCAPED.fullmatch(name) else name: columns[name] for name in columns}
-    if expires_ms != UNTOLD:
+    if expires_ms != NOT_STATED:
         line[EXPIRES] = None if expires_ms == FOR_EVER else moment_text(expires_ms)
     return line
 
@@ -43,7 +43,7 @@ def columns_of_line(line: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         if name != EXPIRES
     }
     if EXPIRES not in line:
-        return columns, UNTOLD
+        return columns, NOT_STATED
     return columns, FOR_EVER if line[EXPIRES] is None else parse_moment(line[EXPIRES])
 
 
@@ -70,7 +70,7 @@ def parse_moment(given: Any) -> int:
 def ttl_of(expires_ms: int, now_ms: int) -> int | None:
     """Return how long a row lives from now on; None: as the table says, 0: for ever, below 0: it
     has expired. SchemaError when it would live longer than any row may."""
-    if expires_ms == UNTOLD:
+    if expires_ms == NOT_STATED:
         return None
     if expires_ms == FOR_EVER:
         return 0

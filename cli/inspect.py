@@ -13,7 +13,7 @@ import click
 
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE
-from raftstore.cli.expiries import UNTOLD
+from raftstore.cli.expiries import NOT_STATED
 from raftstore.cli.log import DIRECTORY, LogProgress
 from raftstore.cli.parquet_files import ExpiringPage, parquet_writer
 from raftstore.cli.row_files import (
@@ -230,7 +230,7 @@ def _export(
             )
         else:
             written = write_lines(info, _rows(info, rows, expires=expires), file, tell)
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "channel": store.name_of(channel),
         "file": file,
         "rows": written,
@@ -239,9 +239,9 @@ def _export(
         "ranges_damaged": [] if skipped is None else skipped.ranges,
     }
     if file == STDIO:
-        context.say(f"{written} rows of channel {told['channel']} at seq {applied.seq}")
+        context.say(f"{written} rows of channel {reported['channel']} at seq {applied.seq}")
     else:
-        context.show(told, [{name: told[name] for name in ("channel", "file", "rows")}])
+        context.show(reported, [{name: reported[name] for name in ("channel", "file", "rows")}])
     if skipped is None or not (skipped.rows or skipped.ranges):
         return 0
     if skipped.rows:
@@ -275,12 +275,12 @@ def _info(store: StoppedStore, channel: ChannelId) -> TableInfo:
 
 def _pages(rows: Iterator[SealedRow]) -> Iterator[ExpiringPage]:
     while page := list(islice(rows, PAGE_ROWS)):
-        told = {key: expires_ms for key, _, _, expires_ms in page if expires_ms}
-        yield [(key, sealed, seq) for key, sealed, seq, _ in page], told
+        expiries = {key: expires_ms for key, _, _, expires_ms in page if expires_ms}
+        yield [(key, sealed, seq) for key, sealed, seq, _ in page], expiries
 
 
 def _rows(info: TableInfo, rows: Iterator[SealedRow], *, expires: bool) -> Iterator[ExpiringRow]:
     schema = TableSchema(info.key_columns, info.schema_json)
     for key, sealed, _, expires_ms in rows:
         row = schema.key_value_to_row(key, unseal(key, sealed))
-        yield row, expires_ms if expires else UNTOLD
+        yield row, expires_ms if expires else NOT_STATED

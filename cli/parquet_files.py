@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from raftstore.cli.expiries import EXPIRES, FOR_EVER, UNTOLD
+from raftstore.cli.expiries import EXPIRES, FOR_EVER, NOT_STATED
 from raftstore.client.scans.scanning import Item
 from raftstore.errors import ConfigError, SchemaError
 from raftstore.protocol.admin import TableInfo
@@ -61,10 +61,10 @@ def parquet_writer(info: TableInfo) -> WritePages:
                 )
             schema = schema.append(pa.field(EXPIRES, pa.timestamp("ms", tz="UTC")))
         with parquet.ParquetWriter(path, schema) as writer:
-            for page, told in pages:
+            for page, expiries in pages:
                 batch = decoder.decode(page)
                 if expires:
-                    moments = pa.array([told.get(item[0]) for item in page], schema.types[-1])
+                    moments = pa.array([expiries.get(item[0]) for item in page], schema.types[-1])
                     batch = pa.RecordBatch.from_arrays([*batch.columns, moments], schema=schema)
                 writer.write_batch(batch)
                 written += len(page)
@@ -117,8 +117,8 @@ def parquet_rows(info: TableInfo, path: Path) -> Iterator[tuple[int, dict[str, A
         if batch is None:
             return
         columns = reader.read(batch.select(ordered))
-        told = _expiries(batch.column(EXPIRES)) if expires else [UNTOLD] * batch.num_rows
-        for expires_ms, *values in zip(told, *columns.values(), strict=True):
+        moments_ms = _expiries(batch.column(EXPIRES)) if expires else [NOT_STATED] * batch.num_rows
+        for expires_ms, *values in zip(moments_ms, *columns.values(), strict=True):
             number += 1
             yield number, dict(zip(columns, values, strict=True)), expires_ms
 
@@ -127,8 +127,8 @@ def _expiries(moments: Any) -> list[int]:
     """Expiries in ms since 1970, as ``expiries`` has them."""
     import pyarrow as pa
 
-    told = moments.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
-    return [FOR_EVER if at_ms is None else max(1, at_ms) for at_ms in told]
+    moments_ms = moments.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+    return [FOR_EVER if at_ms is None else max(1, at_ms) for at_ms in moments_ms]
 
 
 def _declared(info: TableInfo) -> str:

@@ -83,8 +83,8 @@ def _whole_view(client: Client) -> ClusterViewAnswer:
 
 def _drains(node: NodeStatus) -> bool:
     """Whether a node is to be emptied, by its own report; older versions have none of it."""
-    told: dict[str, Any] = (node.status or {}).get("leaders", {})
-    return bool(told.get("drains"))
+    reported: dict[str, Any] = (node.status or {}).get("leaders", {})
+    return bool(reported.get("drains"))
 
 
 def _show(

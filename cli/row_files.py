@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from raftstore.cli.common import Context, json_text, pass_context, rows_of
-from raftstore.cli.expiries import UNTOLD, columns_of_line, line_of, ttl_of
+from raftstore.cli.expiries import NOT_STATED, columns_of_line, line_of, ttl_of
 from raftstore.cli.names import TABLE
 from raftstore.cli.parquet_files import ExpiringPage, parquet_rows, parquet_writer
 from raftstore.cli.row_import import CheckedRow, RowImport, now_ms
@@ -40,7 +40,7 @@ UNFINISHED: Final = ".unfinished"
 
 Rows = Iterator[tuple[int, dict[str, Any], int]]
 """Rows with the number of their line, or of their row, in a file, from 1 on; and their expiry in ms
-since 1970 (``expiries.FOR_EVER``, ``expiries.UNTOLD``)."""
+since 1970 (``expiries.FOR_EVER``, ``expiries.NOT_STATED``)."""
 ExpiringRow = tuple[dict[str, Any], int]
 """A row and its expiry likewise."""
 Tell = Callable[[int], None]
@@ -100,11 +100,16 @@ def export_rows(
                 else:
                     found = _rows(snapshot, expires=expires)
                     rows = write_lines(info, found, file, tell)
-            told = {"table": table, "file": file, "rows": rows, "position": str(snapshot.position)}
+            reported = {
+                "table": table,
+                "file": file,
+                "rows": rows,
+                "position": str(snapshot.position),
+            }
     if file == STDIO:
-        context.say(f"{rows} rows of table {table} at position {told['position']}")
+        context.say(f"{rows} rows of table {table} at position {reported['position']}")
     else:
-        context.show(told, [{"table": table, "file": file, "rows": rows}])
+        context.show(reported, [{"table": table, "file": file, "rows": rows}])
 
 
 @click.command("import")
@@ -144,11 +149,11 @@ def import_rows(context: Context, /, table: str, file: str, *, shape: str | None
             is_all = not import_.is_writing or isinstance(error, SchemaError)
             context.say(_what_is_written(import_.written, is_all=is_all))
             raise
-    told = {"table": table, "file": file, "rows": import_.written}
+    reported = {"table": table, "file": file, "rows": import_.written}
     if import_.expired:
-        told["expired"] = import_.expired
+        reported["expired"] = import_.expired
         context.say(f"{import_.expired} rows of the file have expired and are not written")
-    context.show(told)
+    context.show(reported)
 
 
 def _checked(info: TableInfo, found: Rows, unit: str) -> Iterator[CheckedRow]:
@@ -184,7 +189,7 @@ def shape_of(file: str, shape: str | None) -> str:
 def _rows(snapshot: Snapshot, *, expires: bool) -> Iterator[ExpiringRow]:
     if expires:
         return snapshot.scan_with_expiries()
-    return ((row, UNTOLD) for row in snapshot.scan())
+    return ((row, NOT_STATED) for row in snapshot.scan())
 
 
 def write_lines(info: TableInfo, found: Iterable[ExpiringRow], file: str, tell: Tell) -> int:
@@ -250,11 +255,11 @@ def _numbered(file: str) -> Iterator[tuple[int, bytes]]:
 def _pages(info: TableInfo, snapshot: Snapshot, *, expires: bool) -> Iterator[ExpiringPage]:
     for partition in range(info.partitions):
         for page in snapshot.pages(partition):
-            told: dict[bytes, int] = {}
+            expiries: dict[bytes, int] = {}
             if expires:
                 stop = page[-1][0] + b"\0"
-                told = snapshot.expiries(partition, start=page[0][0], stop=stop)
-            yield page, told
+                expiries = snapshot.expiries(partition, start=page[0][0], stop=stop)
+            yield page, expiries
 
 
 # --- files and progress ---------------------------------------------------------------------------
@@ -283,17 +288,17 @@ def rows_progress(what: str) -> Iterator[Tell]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    started = told = time.monotonic()
+    started = reported_s = time.monotonic()
 
     def tell(done: int) -> None:
-        nonlocal told
+        nonlocal reported_s
         now = time.monotonic()
-        if now - told >= PROGRESS_S:
-            told = now
+        if now - reported_s >= PROGRESS_S:
+            reported_s = now
             click.echo(f"\r{done:,} {what}, {done / (now - started):,.0f}/s ", nl=False, err=True)
 
     try:
         yield tell
     finally:
-        if told != started:
+        if reported_s != started:
             click.echo(err=True)

@@ -31,7 +31,7 @@ class CheckedRow:
     """As the table stores it."""
     row: dict[str, Any]
     expires_ms: int
-    """``expiries.FOR_EVER`` and ``expiries.UNTOLD`` are among them."""
+    """``expiries.FOR_EVER`` and ``expiries.NOT_STATED`` are among them."""
 
 
 class RowImport:

@@ -54,12 +54,12 @@ def simulate(
     changed = dict(change_of(change) for change in changes)
     worlds = {number: _options(number, changed) for number in chosen}
     as_json = context.output != "table"
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
 
     def tell(verdict: Verdict) -> None:
         if as_json:
             options = worlds[verdict.seed].as_dict()
-            told.append(_as_dict(verdict, options, changes, with_trace=trace))
+            reported.append(_as_dict(verdict, options, changes, with_trace=trace))
             return
         click.echo(_line(verdict))
         if verdict.violation is not None:
@@ -77,7 +77,7 @@ def simulate(
     result = run_campaign(chosen, jobs=workers, changes=changed, on_verdict=tell)
     if as_json:
         context.show(
-            {"seeds": told, "failed": result.failed, "weak": result.weak, "void": result.void}
+            {"seeds": reported, "failed": result.failed, "weak": result.weak, "void": result.void}
         )
     else:
         click.echo(_summary(result))

@@ -150,11 +150,11 @@ def _verify_deep(
                 )
             )
     rows = rows_of(table)
-    told = [_told(comparison, rows) for comparison in found]
+    reported = [_shown(comparison, rows) for comparison in found]
     if context.output == "table":
-        _show_deep(context, found, told)
+        _show_deep(context, found, reported)
     else:
-        context.show(told)
+        context.show(reported)
     for comparison in found:
         for line in _deep_verdict(comparison):
             context.say(line)
@@ -167,18 +167,18 @@ def _deep_code(comparison: ReplicaComparison) -> int:
     return 0 if comparison.is_whole else EXIT_NOT_COMPARED
 
 
-def _told(comparison: ReplicaComparison, rows: JsonRows) -> dict[str, Any]:
+def _shown(comparison: ReplicaComparison, rows: JsonRows) -> dict[str, Any]:
     """All of it, as JSON has it."""
-    told = asdict(comparison)
-    for key in told["keys"]:
+    reported = asdict(comparison)
+    for key in reported["keys"]:
         if key["kind"] == "row":
             key["key"] = rows.row_to_json(key["key"])
     verdict = {EXIT_DIFFERENCE: "different", EXIT_NOT_COMPARED: "not compared"}
-    return {**told, "verdict": verdict.get(_deep_code(comparison), "equal")}
+    return {**reported, "verdict": verdict.get(_deep_code(comparison), "equal")}
 
 
 def _show_deep(
-    context: Context, found: Sequence[ReplicaComparison], told: Sequence[Mapping[str, Any]]
+    context: Context, found: Sequence[ReplicaComparison], reported: Sequence[Mapping[str, Any]]
 ) -> None:
     replicas = [
         {
@@ -203,17 +203,17 @@ def _show_deep(
             "of others": history["others"],
             "damage": history["damage"],
         }
-        for one in told
+        for one in reported
         for history in one["histories"]
     ]
     keys = [
         {"channel": one["channel"], key["kind"]: key["key"], **_digests(key["digests"])}
-        for one in told
+        for one in reported
         for key in one["keys"]
     ]
     ranges = [
         {"channel": one["channel"], **part, "replicas": ",".join(part["replicas"])}
-        for one in told
+        for one in reported
         for part in one["ranges"]
     ]
     context.show(None, replicas)

@@ -28,14 +28,14 @@ def list_writers(context: Context, table: str) -> None:
       raftstore writer ls page_views
     """
     with context.connect() as client:
-        told = client.table(table).writers()
-    rows = [_shown(view) for view in told.writers]
+        reported = client.table(table).writers()
+    rows = [_shown(view) for view in reported.writers]
     context.show(
         {
             "writers": rows,
-            "commits": told.next_commit - 1,
-            "applied_everywhere": told.applied_everywhere,
-            "waiting": told.outbox,
+            "commits": reported.next_commit - 1,
+            "applied_everywhere": reported.applied_everywhere,
+            "waiting": reported.outbox,
         },
         rows,
     )

@@ -164,7 +164,7 @@ def asked(call: Call) -> dict[str, Any]:
     }
 
 
-def told(answer: Answer, now: int) -> dict[str, Any]:
+def details_of(answer: Answer, now: int) -> dict[str, Any]:
     """The fields of an answer in a history, beside its outcome and value."""
     return {
         "seqs": list(answer.seqs),

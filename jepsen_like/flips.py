@@ -61,7 +61,7 @@ class FlipFigures:
     reads: int = 0
     violations: list[str] = field(default_factory=list)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """All of it in one line."""
         times = sorted(self.heal_s)
         p50 = statistics.median(times) if times else 0.0
@@ -94,7 +94,7 @@ def run_flips(count: int, seed: int, directory: Path) -> FlipFigures:
                 tell(figures.violations[-1])
                 if name not in cluster.running():
                     cluster.start(name)
-            tell(f"{number + 1}: {file} on {name}: {figures.told()}")
+            tell(f"{number + 1}: {file} on {name}: {figures.describe()}")
     return figures
 
 
@@ -206,7 +206,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         figures = run_flips(options.count, options.seed, Path(directory))
-    tell("\n".join((figures.told(), *figures.violations)))
+    tell("\n".join((figures.describe(), *figures.violations)))
     return 7 if figures.violations else 0
 
 

@@ -126,12 +126,12 @@ class HostileMessages:
             )
         )
         names = list(PubMsg.__struct_fields__)
-        told = {"kind": int(kind), "payload": payload, "digest": digest_of(payload)}
+        fields = {"kind": int(kind), "payload": payload, "digest": digest_of(payload)}
         if rng.random() < 0.9:
-            told |= {"rows": 1, "guid": rng.randbytes(8) + (1).to_bytes(8, "big")}
+            fields |= {"rows": 1, "guid": rng.randbytes(8) + (1).to_bytes(8, "big")}
         if rng.random() < 0.8:
-            told |= {"term": rng.choice((1, 2, 3, 4)), "leader": rng.choice(self._truth.nodes)}
-        for name, value in told.items():
+            fields |= {"term": rng.choice((1, 2, 3, 4)), "leader": rng.choice(self._truth.nodes)}
+        for name, value in fields.items():
             values[names.index(name)] = value
 
     def _staged(self, numbers: list[int], rows: bytes) -> bytes:

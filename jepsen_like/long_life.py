@@ -144,7 +144,7 @@ class LongLife:
             self.figures.violation = str(error)
         self.figures.elections = self._cluster.oracle.elections_won
         self.figures.acknowledged = self._world.outcomes.ok
-        self.figures.batches = len(self._world.batches.told)
+        self.figures.batches = len(self._world.batches.reported)
         self.figures.virtual_s = self._cluster.scheduler.now_ms / 1_000
         return self.figures
 

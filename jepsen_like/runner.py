@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from jepsen_like.calls import Answer, Call, argument, asked, told
+from jepsen_like.calls import Answer, Call, argument, asked, details_of
 from jepsen_like.checker.injections import check_faults
 from jepsen_like.checker.progress import check_progress, stop_ms_max
 from jepsen_like.checker.replicas import check_replicas
@@ -184,10 +184,10 @@ class SimulatedRun:
 
     def digest(self) -> str:
         """Over every event, every delivered message, every operation and every answer."""
-        told = hashlib.blake2b(self.target.cluster.trace_digest().encode(), digest_size=16)
+        digest = hashlib.blake2b(self.target.cluster.trace_digest().encode(), digest_size=16)
         for operation in self.history:
-            told.update(repr(operation).encode())
-        return told.hexdigest()
+            digest.update(repr(operation).encode())
+        return digest.hexdigest()
 
     def _facts(self, cpu_seconds: float) -> dict[str, Any]:
         cluster = self.target.cluster
@@ -363,4 +363,4 @@ def _close(operation: Operation, answer: Answer, now: int) -> None:
     operation.returned = None if answer.outcome is Outcome.UNKNOWN else now
     operation.outcome = answer.outcome
     operation.result = answer.value
-    operation.details.update(told(answer, now))
+    operation.details.update(details_of(answer, now))

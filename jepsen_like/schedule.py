@@ -71,8 +71,8 @@ def read_schedule(path: Path) -> tuple[FaultEvent, ...]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ScheduleError(f"the faults in {path} cannot be read: {error}") from None
-    told = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    return tuple(_parsed(f"{path}, line {number}", line) for number, line in told)
+    reported = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    return tuple(_parsed(f"{path}, line {number}", line) for number, line in reported)
 
 
 def _parsed(where: str, line: str) -> FaultEvent:

@@ -44,7 +44,7 @@ def script_lines(result: Result, trace: Trace) -> Iterator[str]:
     end = max((at for at, _, _ in lines), default=0.0)
     late = (event for event in trace.messages if event.at_ms >= end - MESSAGES_MS)
     lines += _events(late)
-    for _, _, line in sorted(lines, key=lambda told: told[:2]):
+    for _, _, line in sorted(lines, key=lambda entry: entry[:2]):
         yield line
 
 

@@ -133,7 +133,7 @@ class Load:
         self._client = client
         self._outcome = outcome
         self._ends = threading.Event()
-        self.told: dict[int, int] = {}
+        self.acknowledged: dict[int, int] = {}
         """Key -> the number of its newest acknowledged row."""
         self.tried = 0
         self.batch = 0
@@ -190,11 +190,11 @@ class Load:
         self.tried += 1
         number, key = self.tried, self.tried % KEYS
         table.put({"id": key, "n": number}, timeout=5.0)
-        self.told[key] = number
+        self.acknowledged[key] = number
         self._outcome.writes += 1
         found = table.get(key, level="linearizable", timeout=5.0)
         self._check(key, found, number, "a linearizable get")
-        wanted = dict(self.told)
+        wanted = dict(self.acknowledged)
         rows = table.get_many([{"id": key} for key in wanted], level="leader", timeout=5.0)
         for (key, least), row in zip(wanted.items(), rows, strict=True):
             self._check(key, row, least, "a get of many keys at the leaders")
@@ -224,7 +224,7 @@ class Load:
 def judge(client: Client, load: Load, outcome: Outcome) -> None:
     """All that was acknowledged is there, and the replicas are equal."""
     rows = client.table(TABLE)
-    for key, number in load.told.items():
+    for key, number in load.acknowledged.items():
         row = rows.get(key, level="linearizable")
         if row is None or not number <= row["n"] <= load.tried:
             outcome.faults.append(f"key {key} shows {row}, {number} was acknowledged")

@@ -571,6 +571,6 @@ class Refusal(NamedTuple):
     """One sentence with the values and the remedy."""
 
 
-def refusal_told(code: str, text: str) -> Refusal:
+def refusal_by_code(code: str, text: str) -> Refusal:
     """Return the refusal whose error has this code."""
     return Refusal(ERRORS_BY_CODE[code], text)

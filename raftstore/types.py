@@ -440,7 +440,7 @@ class StorageStall(NamedTuple):
     for_ms: int
     """Since when, by the time in which this process ran."""
 
-    def told(self, node: str) -> str:
+    def describe(self, node: str) -> str:
         """One sentence for operators and clients."""
         waited = f"{self.for_ms / 1000:.1f} s"
         return f"the disk of {node} has not finished {self.doing} on {self.path} for {waited}"

@@ -99,7 +99,7 @@ class BatchTruth:
         return self.bench.step(step)
 
     def views(self, writer: str = "") -> tuple[WriterView, ...]:
-        """The writers as a coordinator tells them."""
+        """The writers as a coordinator reports them."""
         one = read_writer(writer, self.state) if writer else None
         found = [(writer, one)] if one else writers(self.state, "", 10_000)
         return tuple(view_of(name, each) for name, each in found if writer in ("", name))

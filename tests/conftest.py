@@ -43,7 +43,7 @@ _broken: Final[list[str]] = []
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember broken promises; a test's worker tells of it by the name of what was raised."""
+    """Remember broken promises; a test's worker reports it by the name of what was raised."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if report.failed and crash is not None and "BrokenPromiseError" in crash.message:
         _broken.append(report.nodeid)

@@ -84,7 +84,7 @@ ELECTION = ElectionSettings(backoff_min_ms=0, backoff_max_ms=0)
 PRODUCTION_ELECTORS = pysyncobj_elector_factory(ELECTION)
 VOTING = PreVote | PreVoteReply | RequestVote | VoteReply
 CANDIDACIES_MAX = 6
-"""Each but the last fails because a voter tells a higher term, or leads."""
+"""Each but the last fails because a voter states a higher term, or leads."""
 
 
 def make_elector(

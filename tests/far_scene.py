@@ -142,7 +142,7 @@ class Scene(SnapshotWorld):
         self.until(lambda: self.has_leader() and self.leader is not old)
 
     def come_back(self, node: SimNode) -> None:
-        """It starts, and hears everybody."""
+        """It starts, and gets messages from all."""
         self.cluster.network.heal()
         assert node.boot()
         self.cluster.reconnect_all()

@@ -46,7 +46,7 @@ class Place:
 
     @property
     def position(self) -> int:
-        """As the index tells it."""
+        """As the index states it."""
         return position_of(self.segment, self.offset)
 
 

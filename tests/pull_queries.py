@@ -125,7 +125,7 @@ class PullQueries:
     # --- queries ----------------------------------------------------------------------------------
 
     def view(self, at: SimNode) -> ClusterViewAnswer:
-        """The node's knowledge of the cluster, as it tells it to whom it asks."""
+        """The node's knowledge of the cluster, as it sends it along with what it asks."""
         runner = at.runner
         assert runner is not None
         return runner.views.answer(ClusterView(1), at.clock.now_ms())

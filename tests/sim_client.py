@@ -25,7 +25,7 @@ from raftstore.types import NodeId
 
 
 class SimLink(NodeLink):
-    """A connection to one simulated node; ``SimClient`` tells it its network."""
+    """A connection to one simulated node; ``SimClient`` gives it its network."""
 
     client: SimClient
 
@@ -114,7 +114,7 @@ class SimClient(AsyncClient):
     _told: asyncio.Future[ClientAnswer] | None = None
 
     async def learn(self) -> None:
-        """Hear what the home knows of the cluster, as when connecting to it."""
+        """Get what the home knows of the cluster, as when connecting to it."""
         link = self._context.links.query(self.home.node)
         if link is not None:
             await self._discovery._ask(link)

@@ -78,7 +78,7 @@ class SnapshotWorld:
     def cut(self, node: SimNode) -> None:
         """Move the base of the node's log up to what its table has durably applied.
 
-        By hand: the log is told while the channel waits to be opened anew, as with another one's
+        By hand: the log gets it while the channel waits to be opened anew, as with another one's
         base. A node that ends meanwhile has or has not done it.
         """
         life, barriers = node.runner, list[Barrier]()

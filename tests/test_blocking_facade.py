@@ -93,7 +93,7 @@ def members(cls: type) -> dict[str, Any]:
 
 
 def drift(ours: type, theirs: type) -> Iterator[str]:
-    """Tell where a blocking class differs from its asyncio namesake."""
+    """Report where a blocking class differs from its asyncio namesake."""
     here, there = members(ours), members(theirs)
     extra = {name for cls, name in BLOCKING_ONLY if cls is ours}
     left_out = {name for cls, name in ASYNCIO_ONLY if cls is theirs}

@@ -11,7 +11,7 @@ import pytest
 from raftstore import errors
 from raftstore.cli.errors import exit_code
 from raftstore.client.requests.outcomes import error_of
-from raftstore.errors import ERRORS_BY_CODE, refusal_told
+from raftstore.errors import ERRORS_BY_CODE, refusal_by_code
 from raftstore.protocol.message import failed
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
 from raftstore.types import NodeId, Outcome
@@ -96,8 +96,8 @@ def _tree(cls: type[errors.RaftstoreError]) -> list[type[errors.RaftstoreError]]
 
 @pytest.mark.parametrize("code", sorted(ERRORS_BY_CODE))
 def test_every_error_travels_by_its_own_code(code: str) -> None:
-    """A refusal is made of the class, told by its code, and the caller raises that class again."""
-    told = refusal_told(code, "why")
+    """A refusal is made of the class, named by its code, and the caller raises that class again."""
+    told = refusal_by_code(code, "why")
     answer = failed(7, told.error, told.text, leader_hint=NodeId("n2"))
     assert (answer.request_id, answer.code, answer.message) == (7, code, "why")
     raised = error_of(answer.code, answer.message, leader_hint=answer.leader_hint)

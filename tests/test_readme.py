@@ -70,7 +70,7 @@ def test_commands_of_the_readme_exist() -> None:
 
 @pytest.mark.cluster
 def test_shell_lines_run_as_they_stand(tmp_path: Path) -> None:
-    """The first lines a stranger types work one after another, with what dev tells to type."""
+    """The first lines a stranger types work one after another, with what dev says to type."""
     block = README.partition("## From a shell")[2].partition("```\n")[2].partition("```")[0]
     lines = [line.partition("  #")[0].strip() for line in block.splitlines()]
     assert lines[0] == "raftstore dev --dir data"

@@ -105,7 +105,7 @@ def long_functions(name: str, source: str) -> Iterator[str]:
 
 def leftovers(name: str, source: str) -> Iterator[str]:
     """Notes to oneself, debugging aids, and checks switched off without a reason."""
-    if LEFTOVER.search(source):  # in a comment or elsewhere, which only tokens tell
+    if LEFTOVER.search(source):  # in a comment or elsewhere, which only tokens show
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT and LEFTOVER.search(token.string):
                 yield f"{name}:{token.start[0]} has the leftover {token.string!r}"
@@ -163,8 +163,6 @@ def homonyms(name: str, source: str) -> Iterator[str]:
 
 def told_things(name: str, source: str) -> Iterator[str]:
     """A description in which something speaks, where the field has a verb for what it does."""
-    if name.startswith("tests/"):
-        return
     if TOLD.search(source):
         for number, text in _prose(name, source):
             if TOLD.search(text):
@@ -284,6 +282,7 @@ PLANTED = [
     (told_things, "raftstore/a.py", '"""The leader te' + 'lls its peers."""\n'),
     (told_things, "cli/a.py", "x = 1\n# it he" + "ars of it\n"),
     (told_things, "docs/a.md", "It is to" + "ld at once.\n"),
+    (told_things, "tests/a.py", "x = 1  # the node te" + "lls it\n"),
     (leftovers, "raftstore/a.py", "print(1)\n"),
     (leftovers, "tests/a.py", "breakpoint()\n"),
     (missing_docstrings, "raftstore/a.py", "x = 1\n"),

@@ -143,7 +143,7 @@ class _Teller:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     def tell(self, part: Part, entry: Entry) -> None:
         """Say how it stands."""
@@ -152,8 +152,8 @@ class _Teller:
         elif not entry.passed:
             click.echo(f"VIOLATION {part.name} {entry.key}: {entry.failure}", err=True)
         now = time.monotonic()
-        if now - self._told_at >= TELL_EVERY_S or not part.is_parallel:
-            self._told_at = now
+        if now - self._reported_at >= TELL_EVERY_S or not part.is_parallel:
+            self._reported_at = now
             click.echo(f"{_progress_of(self._ledger)}; last: {part.name} {entry.key}", err=True)
 
 

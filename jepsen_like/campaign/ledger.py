@@ -180,8 +180,8 @@ def _folded(keys: Sequence[str]) -> tuple[str, ...]:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    told = [str(first) if first == last else f"{first}..{last}" for first, last in ranges]
-    return (*told, *dict.fromkeys(key for key in keys if not key.isdecimal()))
+    reported = [str(first) if first == last else f"{first}..{last}" for first, last in ranges]
+    return (*reported, *dict.fromkeys(key for key in keys if not key.isdecimal()))
 
 
 def _unfolded(key: str) -> Iterator[str]:

@@ -29,8 +29,8 @@ def markdown(parts: Sequence[Part], entries: Sequence[Entry], facts: str) -> str
     ran: Counter[str] = Counter()
     for entry in entries:
         ran[entry.code] += len(entry.units)
-    told = ", ".join(f"{code} {count:,}" for code, count in ran.most_common())
-    lines += ["", f"Units by the state of the code they ran on: {told or 'none'}."]
+    reported = ", ".join(f"{code} {count:,}" for code, count in ran.most_common())
+    lines += ["", f"Units by the state of the code they ran on: {reported or 'none'}."]
     failures = [entry for entry in entries if not entry.passed]
     if failures:
         lines += ["", "Violations:", ""]

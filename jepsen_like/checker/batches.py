@@ -98,7 +98,7 @@ class _Judge:
         """Number of a commit -> stamp of the attempt that it is."""
         self._number_of: dict[tuple[str, int], int] = {}
         """(writer, batch) -> number of its commit."""
-        self._told: list[tuple[int, int, Operation]] = []
+        self._reported: list[tuple[int, int, Operation]] = []
         """(answered at, commit, operation) of whatever must be seen from then on."""
         self._snapshots: list[_Snapshot] = []
         self._reads = 0
@@ -112,12 +112,12 @@ class _Judge:
             self._judge_snapshot(snapshot)
         self._judge_order()
         self._judge_fence()
-        self._told.sort(key=lambda told: told[0])
+        self._reported.sort(key=lambda reported: reported[0])
         self._judge_newest()
         self._judge_sessions()
         self._judge_reads()
         self._judge_log()
-        acknowledged = sum(1 for _, _, op in self._told if op.action in ATTEMPTS)
+        acknowledged = sum(1 for _, _, op in self._reported if op.action in ATTEMPTS)
         figures = {
             "acknowledged": acknowledged, "attempts": len(self._attempts),
             "commits": len(self._stamp_of), "snapshots": len(self._snapshots),
@@ -144,16 +144,16 @@ class _Judge:
             operation = attempt.operation
             if not is_answered(operation):
                 continue
-            told = operation.result
-            n = told.get("n") if isinstance(told, Mapping) else None
+            reported = operation.result
+            n = reported.get("n") if isinstance(reported, Mapping) else None
             if not isinstance(n, int) or isinstance(n, bool):
-                text = f"{operation.process} got {shown(told)} of a batch"
+                text = f"{operation.process} got {shown(reported)} of a batch"
                 self._findings.add("unreadable", text, operation)
                 continue
-            if not told.get("already"):
+            if not reported.get("already"):
                 self._name(n, attempt.stamp, operation)
             self._number((attempt.writer, attempt.number), n, operation)
-            self._told.append((operation.returned or 0, n, operation))
+            self._reported.append((operation.returned or 0, n, operation))
 
     def _learn_snapshots(self) -> None:
         for operation in self._history:
@@ -310,8 +310,8 @@ class _Judge:
             staged[operation.details[STAMP]] = number
         for attempt in self._attempts.values():
             operation, number = attempt.operation, staged.get(attempt.stamp)
-            told = operation.result if is_answered(operation) else None
-            if number is None or not isinstance(told, Mapping) or told.get("already"):
+            reported = operation.result if is_answered(operation) else None
+            if number is None or not isinstance(reported, Mapping) or reported.get("already"):
                 continue
             for returned, other, by in begun[attempt.writer]:
                 if other > number and returned < operation.invoked:
@@ -320,13 +320,13 @@ class _Judge:
 
     def _judge_newest(self) -> None:
         """A snapshot of the newest state has every commit that was reported before it began."""
-        told = list(self._told)
+        reported = list(self._reported)
         for snapshot in self._snapshots:
             operation = snapshot.operation
             is_strong = level_of(operation) == Level.LINEARIZABLE.value
             if not is_strong or is_exact(operation):
                 continue
-            before = [each for each in told if each[0] < operation.invoked]
+            before = [each for each in reported if each[0] < operation.invoked]
             best = max(before, key=lambda each: each[1], default=None)
             if best is not None and snapshot.n < best[1]:
                 text = f"{operation.process} was given commit {snapshot.n}, reported was {best[1]}"
@@ -354,7 +354,7 @@ class _Judge:
             for snapshot in self._snapshots
             if not is_exact(snapshot.operation)
         ]
-        events += [(op.invoked, n, op, False) for _, n, op in self._told]
+        events += [(op.invoked, n, op, False) for _, n, op in self._reported]
         seen: dict[str, tuple[int, Operation]] = {}
         for _, n, operation, is_read in sorted(events, key=lambda event: event[0]):
             before = seen.get(operation.process)
@@ -382,7 +382,7 @@ class _Judge:
                 self._judge_visible(operation.key, row[1], operation)
                 self._judge_amount(operation.key, row, operation)
             shown_n = 0 if row is None else numbers.get(row[1])
-            before = [each for each in self._told if each[0] < operation.invoked]
+            before = [each for each in self._reported if each[0] < operation.invoked]
             best = max(before, key=lambda each: each[1], default=None)
             if best is not None and shown_n is not None and shown_n < best[1]:
                 text = (
@@ -424,7 +424,7 @@ class _Judge:
                     f"and {stamp}"
                 )
                 self._findings.add("twice", text, operation, self._attempts[other].operation)
-        for _, n, operation in self._told:
+        for _, n, operation in self._reported:
             attempt = _attempt_of(operation)
             if attempt is not None and (attempt.writer, attempt.number) not in batches:
                 text = f"batch {attempt.number} of {attempt.writer} (commit {n}) is not in the log"
@@ -452,9 +452,9 @@ def _begun_as(operation: Operation) -> int | None:
     """The number of the attempt that was staged."""
     if operation.action != "stage" or not is_answered(operation):
         return None
-    told = operation.result.get("attempt") if isinstance(operation.result, Mapping) else None
+    reported = operation.result.get("attempt") if isinstance(operation.result, Mapping) else None
     is_known = isinstance(operation.details.get(STAMP), int)
-    return told if is_known and isinstance(told, int) else None
+    return reported if is_known and isinstance(reported, int) else None
 
 
 def _attempt_of(operation: Operation) -> _Attempt | None:
@@ -480,10 +480,10 @@ def _row(value: Any) -> tuple[int, int] | None:
 
 
 def _snapshot_of(operation: Operation, bank: Bank) -> _Snapshot | None:
-    told = operation.result
-    if not isinstance(told, Mapping):
+    reported = operation.result
+    if not isinstance(reported, Mapping):
         return None
-    n, vector, rows = told.get("n"), told.get("vector"), told.get("rows")
+    n, vector, rows = reported.get("n"), reported.get("vector"), reported.get("rows")
     if not isinstance(n, int) or not isinstance(vector, list | tuple):
         return None
     if not isinstance(rows, Mapping) or not all(isinstance(each, int) for each in vector):

@@ -161,15 +161,17 @@ class Findings:
 
         ``doubt`` says why nothing, or not everything, was judged; None: everything was.
         """
-        told = {**figures, **self._counts}
+        reported = {**figures, **self._counts}
         for kind in self._counts:
             if kind in self._first:
                 text, evidence, culprit = self._first[kind]
                 summary = f"{text} ({kind}: {self._counts[kind]})"
-                return Verdict(self._checker, Validity.INVALID, summary, evidence, culprit, told)
+                return Verdict(
+                    self._checker, Validity.INVALID, summary, evidence, culprit, reported
+                )
         if doubt is not None:
-            return Verdict(self._checker, Validity.UNDECIDED, doubt, figures=told)
-        return Verdict(self._checker, Validity.VALID, sound, figures=told)
+            return Verdict(self._checker, Validity.UNDECIDED, doubt, figures=reported)
+        return Verdict(self._checker, Validity.VALID, sound, figures=reported)
 
 
 def attempts(history: Iterable[Operation]) -> Iterator[tuple[Operation, Row]]:

@@ -59,23 +59,23 @@ class _Judge:
             if operation.returned is not None
             for guid in operation.details.get("guids") or ()
         }
-        self._told = dict.fromkeys(("committed", "not_applied", "unknown"), 0)
+        self._counts = dict.fromkeys(("committed", "not_applied", "unknown"), 0)
 
     def verdict(self, answered: Sequence[Operation], asked: int) -> Verdict:
         for question in answered:
             self._judge(question)
-        told = ", ".join(f"{count} {fate}" for fate, count in self._told.items())
-        figures = {"asked": asked, **{f"fate_{name}": n for name, n in self._told.items()}}
-        return self._findings.verdict(figures, f"every fate reported is true: {told}", None)
+        stated = ", ".join(f"{count} {fate}" for fate, count in self._counts.items())
+        figures = {"asked": asked, **{f"fate_{name}": n for name, n in self._counts.items()}}
+        return self._findings.verdict(figures, f"every fate reported is true: {stated}", None)
 
     def _judge(self, question: Operation) -> None:
         answer = question.result if isinstance(question.result, Mapping) else {}
         fate = answer.get("fate")
-        if fate not in self._told:
+        if fate not in self._counts:
             text = f"{question.process} got {answer!r:.60} for a fate"
             self._findings.add("no_fate", text, question)
             return
-        self._told[fate] += 1
+        self._counts[fate] += 1
         name = str(question.details.get("guid"))
         try:
             channel, guid = parse_guid(name)
@@ -130,10 +130,10 @@ class _Judge:
             self._findings.add("forgotten_early", text, question)
 
     def _judge_by_writer(self, question: Operation, name: str, fate: str) -> None:
-        told = self._outcomes.get(name)
+        stated = self._outcomes.get(name)
         opposite = {Outcome.OK: "not_applied", Outcome.NOT_APPLIED: "committed"}
-        if told is not None and fate == opposite.get(told):
-            text = f"{name} is {fate}, its writer got {told.name}"
+        if stated is not None and fate == opposite.get(stated):
+            text = f"{name} is {fate}, its writer got {stated.name}"
             self._findings.add("contradicted", text, question)
 
 

@@ -51,10 +51,10 @@ class Hearing:
 
     def counted_until(self, read: Operation) -> float:
         """The moment up to which commits must be in the lag that the read reported."""
-        told = read.details.get("leader_info_age_ms")
-        if not isinstance(told, int):
+        reported = read.details.get("leader_info_age_ms")
+        if not isinstance(reported, int):
             return read.invoked - self._unknown_ns
-        known = told + ROUNDING_MS + DEPOSED_MS
+        known = reported + ROUNDING_MS + DEPOSED_MS
         sent = read.invoked - known * self._clock_ns - UNNOTICED_MS * _MS
         until = read.invoked if read.returned is None else read.returned
         held = [

@@ -38,7 +38,7 @@ class _Write:
     row: tuple[str, Hashable]
     value: Hashable
     seq: int
-    told: Operation
+    answer: Operation
 
 
 def check_leader_reads(history: Sequence[Operation]) -> Verdict:
@@ -90,15 +90,15 @@ def _judge(findings: Findings, read: Operation, seen: list[_Write]) -> None:
         newest = _newest(write for write in seen if write.place == (table, partition))
         if newest is not None and applied < newest.seq:
             text = f"{read.process} was served seq {applied}, seq {newest.seq} was acknowledged"
-            findings.add("position", text, read, newest.told)
+            findings.add("position", text, read, newest.answer)
     last = _newest(write for write in seen if write.row == row)
     version = _version(read, seen, row)
     if last is not None and version is not None and version < last.seq:
         text = (
             f"{read.process} read {shown(read.result)} as of seq {version}, seq {last.seq} with "
-            f"{shown(last.told.value)} was acknowledged"
+            f"{shown(last.answer.value)} was acknowledged"
         )
-        findings.add("value", text, read, last.told)
+        findings.add("value", text, read, last.answer)
 
 
 def _newest(written: Iterable[_Write]) -> _Write | None:
@@ -111,5 +111,5 @@ def _version(read: Operation, seen: list[_Write], row: tuple[str, Hashable]) -> 
     if value is None:
         return 0
     known = [write.seq for write in seen if (write.row, write.value) == (row, value)]
-    told = elements(read.details.get("seqs")) or [None]
-    return max(known) if known else told[0] if isinstance(told[0], int) else None
+    reported = elements(read.details.get("seqs")) or [None]
+    return max(known) if known else reported[0] if isinstance(reported[0], int) else None

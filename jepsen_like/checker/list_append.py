@@ -38,15 +38,15 @@ def appends_and_gets(history: Sequence[Operation]) -> list[Operation]:
     The put's details name the element as ``append``. A put is a read of what it was made from,
     and an append, in one step.
     """
-    told = []
+    reported = []
     for operation in history:
         if operation.action == "get":
             asked, answer = [["r", operation.key, None]], [["r", operation.key, operation.result]]
-            told.append(replace(operation, action="txn", value=asked, result=answer))
+            reported.append(replace(operation, action="txn", value=asked, result=answer))
         elif operation.action == "put_if" and "append" in operation.details:
             added = ["append", operation.key, operation.details["append"]]
             base = (elements(operation.value) or [])[:-1]
-            told.append(
+            reported.append(
                 replace(
                     operation,
                     action="txn",
@@ -54,7 +54,7 @@ def appends_and_gets(history: Sequence[Operation]) -> list[Operation]:
                     result=[["r", operation.key, base], added],
                 )
             )
-    return told
+    return reported
 
 
 class _Judge:

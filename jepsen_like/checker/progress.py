@@ -142,8 +142,10 @@ class _Judge:
         traffic: dict[Channel, _Traffic] = {}
         free: dict[str, int] = {}
         for operation in reversed(self._history):
-            told = operation.details.get("told_at")  # also of an outcome that is unknown
-            given_up = operation.returned or told or free.get(operation.process, operation.invoked)
+            reported = operation.details.get("told_at")  # also of an outcome that is unknown
+            given_up = (
+                operation.returned or reported or free.get(operation.process, operation.invoked)
+            )
             free[operation.process] = operation.invoked
             if operation.action not in WRITES and level_of(operation) not in _STRONG:
                 continue
@@ -160,9 +162,9 @@ class _Judge:
     def _channels_of(self, operation: Operation) -> Iterator[Channel]:
         table = table_of(operation)
         count = self._partitions.get(table, 1)
-        told = positions_of(operation)
-        if is_answered(operation) and told:
-            yield from ((table, partition) for partition in told)
+        reported = positions_of(operation)
+        if is_answered(operation) and reported:
+            yield from ((table, partition) for partition in reported)
         elif operation.action == "scan":
             yield from ((table, partition) for partition in range(count))
         else:

@@ -19,7 +19,7 @@ class RepeatWatch:
     def compare(self, first: PubAck, again: PubAck) -> None:
         """The second acknowledgement must be the first."""
         self.answered += 1
-        before, after = _told(first), _told(again)
+        before, after = _described(first), _described(again)
         if before != after:
             self.differences.append(f"{first.guid.hex()} stood at {before}, and again at {after}")
 
@@ -35,6 +35,6 @@ class RepeatWatch:
         return Verdict("repeats", Validity.VALID, text, figures=figures)
 
 
-def _told(ack: PubAck) -> str:
+def _described(ack: PubAck) -> str:
     conflict = ", in conflict" if ack.conflict else ""
     return f"rows {ack.base_seq}..{ack.last_seq} of term {ack.record_term}{conflict}"

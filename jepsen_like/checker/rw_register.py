@@ -40,7 +40,7 @@ def check_rw_register(
 
 def puts_and_gets(history: Sequence[Operation]) -> list[Operation]:
     """Gets, puts and conditional puts as transactions; those read ``details["from"]`` and write."""
-    told = []
+    reported = []
     for operation in history:
         key = operation.key
         if operation.action == "get":
@@ -52,8 +52,8 @@ def puts_and_gets(history: Sequence[Operation]) -> list[Operation]:
             answer = [["r", key, operation.details["from"]], ["w", key, operation.value]]
         else:
             continue
-        told.append(replace(operation, action="txn", value=asked, result=answer))
-    return told
+        reported.append(replace(operation, action="txn", value=asked, result=answer))
+    return reported
 
 
 class _Judge:
@@ -184,9 +184,9 @@ class _Judge:
         for group in components(range(len(edges)), edges):
             is_itself = group[0] << 2 in edges[group[0]]
             if len(group) > 1 or is_itself:
-                told = [names[number] for number in sorted(group)]
-                writers = [written[value].operation for value in told if value in written]
-                text = f"the values {shown(told)} of {key!r} each come before the others"
+                reported = [names[number] for number in sorted(group)]
+                writers = [written[value].operation for value in reported if value in written]
+                text = f"the values {shown(reported)} of {key!r} each come before the others"
                 culprit = writers[0] if writers else None
                 self._findings.add("cyclic-versions", text, culprit, *writers[1:])
                 return True

@@ -142,11 +142,11 @@ class _Judge:
         """The rows a read found, or not, with their versions where these are known."""
         table = table_of(read)
         found = dict(rows_of_read(read))
-        told = elements(read.details.get("seqs")) or []
+        reported = elements(read.details.get("seqs")) or []
         keys = [*found] if read.action == "scan" else keys_of(read)
         known: list[tuple[_Row, int]] = []
         for at, key in enumerate(keys):
-            label = told[at] if len(told) == len(keys) else None
+            label = reported[at] if len(reported) == len(keys) else None
             version = self._versions.of((table, key), found.get(key), label)
             if version is not None:
                 known.append(((table, key), version))
@@ -166,10 +166,10 @@ class _Versions:
             row = (table_of(write), key)
             if value is None:
                 self._deleted[row] = None
-            told = positions_of(write) if is_answered(write) else {}
+            reported = positions_of(write) if is_answered(write) else {}
             seq = None
-            if len(told) == 1:
-                partition, seq = next(iter(told.items()))
+            if len(reported) == 1:
+                partition, seq = next(iter(reported.items()))
                 places.setdefault((row, partition), []).append((seq, write))
             is_first = (row, value) not in self._of_value
             self._of_value[row, value] = seq if is_first else None

@@ -41,8 +41,8 @@ SLOW_CLOCKS: Final = {"clock-slow": 0.5, "clock-strobe": 0.7}
 RATE_MIN: Final = 0.9
 """Of a clock without such a fault, in the worlds that are drawn."""
 _KINDS: Final = (
-    "too_old", "under_told", "beyond", "under_reported", "unreported", "over_bound", "too_early",
-    "future", "ahead", "wrong", "batches_beyond", "batches_under_told",
+    "too_old", "understated", "beyond", "under_reported", "unreported", "over_bound", "too_early",
+    "future", "ahead", "wrong", "batches_beyond", "batches_understated",
 )  # fmt: skip
 _MS: Final = 1_000_000
 
@@ -171,20 +171,20 @@ class _Judge:
             self._figures["worst_lag"], ends.at(read.invoked) - applied
         )
         lag = max(0, ends.at(self._hearing.counted_until(read)) - applied)
-        bound, told = read.details.get("max_lag"), read.details.get("lag")
+        bound, seen = read.details.get("max_lag"), read.details.get("lag")
         if isinstance(bound, int) and lag > bound:
             text = f"{read.process} was served {lag} rows behind, allowed are {bound}"
             self._findings.add("beyond", text, read)
-        if isinstance(told, int) and told < lag:
-            text = f"{read.process} got a lag of {told} rows, it was {lag}"
+        if isinstance(seen, int) and seen < lag:
+            text = f"{read.process} got a lag of {seen} rows, it was {lag}"
             self._findings.add("under_reported", text, read)
-        bound, told = read.details.get("max_staleness_ms"), read.details.get("staleness_ms")
+        bound, seen = read.details.get("max_staleness_ms"), read.details.get("staleness_ms")
         if isinstance(bound, int) and (missed := self._missed(ends, read, applied, bound)):
             text = f"{read.process} was served without {missed} rows older than {bound} ms"
             self._findings.add("too_old", text, read)
-        if isinstance(told, int) and (missed := self._missed(ends, read, applied, told)):
-            text = f"{read.process} got {told} ms, and missed {missed} rows older than that"
-            self._findings.add("under_told", text, read)
+        if isinstance(seen, int) and (missed := self._missed(ends, read, applied, seen)):
+            text = f"{read.process} got {seen} ms, and missed {missed} rows older than that"
+            self._findings.add("understated", text, read)
 
     def _judge_batches(self, read: Operation, partition: int, applied: int) -> None:
         ends, marks = self._ends.get(partition), self._marks.get(partition, [])
@@ -198,20 +198,20 @@ class _Judge:
             self._findings.add("batches_beyond", text, read)
         if isinstance(said, int) and said < missed:
             text = f"{read.process} got {said} micro-batches behind, it was {missed}"
-            self._findings.add("batches_under_told", text, read)
+            self._findings.add("batches_understated", text, read)
 
     def _missed(self, ends: _Ends, read: Operation, applied: int, age_ms: int) -> int:
         """Rows that were committed so long before the read began and are not in its answer."""
         return max(0, ends.at(read.invoked - (age_ms + ROUNDING_MS) * self._clock_ns) - applied)
 
     def _judge_report(self, read: Operation) -> None:
-        age, told_age = read.details.get("max_staleness_ms"), read.details.get("staleness_ms")
-        bound, told = read.details.get("max_lag"), read.details.get("lag")
-        if isinstance(age, int) and not isinstance(told_age, int):
+        age, stated_age = read.details.get("max_staleness_ms"), read.details.get("staleness_ms")
+        bound, seen = read.details.get("max_lag"), read.details.get("lag")
+        if isinstance(age, int) and not isinstance(stated_age, int):
             text = f"{read.process} was served within {age} ms by a replica that knows no age"
             self._findings.add("unreported", text, read)
-        elif isinstance(age, int) and isinstance(told_age, int) and told_age > age:
-            text = f"{read.process} got a staleness of {told_age} ms, allowed are {age}"
+        elif isinstance(age, int) and isinstance(stated_age, int) and stated_age > age:
+            text = f"{read.process} got a staleness of {stated_age} ms, allowed are {age}"
             self._findings.add("over_bound", text, read)
         batches, said = read.details.get("max_batches_behind"), read.details.get("batches_behind")
         if isinstance(batches, int) and not isinstance(said, int):
@@ -226,11 +226,11 @@ class _Judge:
         if isinstance(bound, int) and isinstance(silence, int) and silence > INFO_AGE_MS:
             text = f"{read.process} was served by a replica that heard its leader {silence} ms ago"
             self._findings.add("over_bound", text, read)
-        if not isinstance(told, int):
+        if not isinstance(seen, int):
             text = f"{read.process} was served within a bound by a replica that knows no lag"
             self._findings.add("unreported", text, read)
-        elif isinstance(bound, int) and told > bound:
-            text = f"{read.process} got a lag of {told} rows, allowed are {bound}"
+        elif isinstance(bound, int) and seen > bound:
+            text = f"{read.process} got a lag of {seen} rows, allowed are {bound}"
             self._findings.add("over_bound", text, read)
 
     def _judge_rows(self, read: Operation, positions: Mapping[int, int]) -> None:

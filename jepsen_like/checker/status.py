@@ -61,11 +61,11 @@ def untruths(views: Views, running: Collection[str]) -> list[str]:
     these nodes running.
     """
     found = [f"{node} says nothing" for node in running if views.get(node) is None]
-    told = {node: view for node, view in views.items() if view is not None and node in running}
-    for node, view in told.items():
+    reported = {node: view for node, view in views.items() if view is not None and node in running}
+    for node, view in reported.items():
         found += _of_nodes(node, view["nodes"], running)
     by_channel: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for node, view in told.items():
+    for node, view in reported.items():
         for channel in view["channels"]:
             by_channel.setdefault(str(channel["channel"]), {})[node] = channel
     for name, said in by_channel.items():

@@ -139,15 +139,15 @@ class _Judge:
                 self._judge_surplus(name, found, tried[name], refused.get(name))
 
     def _judge_acked(self, write: Operation, copies: Mapping[_Row, list[_Copy]]) -> None:
-        told = positions_of(write)
+        reported = positions_of(write)
         for name in rows_of_write(write):
             found = copies.get(name, [])
-            if any(told.get(copy.partition) == copy.row.seq for copy in found):
+            if any(reported.get(copy.partition) == copy.row.seq for copy in found):
                 continue
             places = [(copy.partition, copy.row.seq) for copy in found]
             kind = "moved" if found else "lost"
             what = f"stands at {shown(places)}" if found else "is not in the log"
-            text = f"{shown(name[0])} was acknowledged at {shown(told)} and {what}"
+            text = f"{shown(name[0])} was acknowledged at {shown(reported)} and {what}"
             self._findings.add(kind, text, write)
 
     def _judge_surplus(
@@ -166,10 +166,10 @@ class _Judge:
 
     def _judge_places(self) -> None:
         """No two writes were acknowledged at the same place."""
-        told: dict[_Place, Operation] = {}
+        reported: dict[_Place, Operation] = {}
         for write in self._acked:
             for place in positions_of(write).items():
-                other = told.setdefault(place, write)
+                other = reported.setdefault(place, write)
                 if other is not write:
                     text = f"seq {place[1]} of partition {place[0]} was given to two writes"
                     self._findings.add("reused", text, write, other)
@@ -205,8 +205,8 @@ class _Judge:
         }
         reached: dict[tuple[str, int], int] = {}
         for poll in self._polls:
-            told = poll.details.get("partition", 0)
-            partition = told if isinstance(told, int) else 0
+            reported = poll.details.get("partition", 0)
+            partition = reported if isinstance(reported, int) else 0
             consumer = (poll.process, partition)
             for delivery in elements(poll.result) or []:
                 entry = _delivery(delivery)
@@ -235,9 +235,9 @@ def _is_same(first: Committed, second: Committed) -> bool:
     return first.is_row and second.is_row and (first.seq, first.guid) == (second.seq, second.guid)
 
 
-def _delivery(told: Any) -> tuple[int, Hashable, bool] | None:
-    if not isinstance(told, list | tuple) or len(told) not in (2, 3):
+def _delivery(reported: Any) -> tuple[int, Hashable, bool] | None:
+    if not isinstance(reported, list | tuple) or len(reported) not in (2, 3):
         return None
-    if not isinstance(told[0], int):
+    if not isinstance(reported[0], int):
         return None
-    return told[0], token(told[1]), len(told) == 3 and bool(told[2])
+    return reported[0], token(reported[1]), len(reported) == 3 and bool(reported[2])

@@ -58,23 +58,23 @@ def transactions(history: Sequence[Operation], write: str, findings: Findings) -
     return found
 
 
-def _steps(told: Any) -> list[TxnStep]:
+def _steps(reported: Any) -> list[TxnStep]:
     """Elements of an answer that can be read as steps."""
     return [
         (step[0], token(step[1]), step[2])
-        for step in elements(told) or ()
+        for step in elements(reported) or ()
         if isinstance(step, list | tuple) and len(step) == 3
     ]
 
 
-def _answered(asked: Any, told: Any) -> list[TxnStep] | None:
+def _answered(asked: Any, reported: Any) -> list[TxnStep] | None:
     """The steps of the answer; None unless they are those asked, but for what reads found."""
-    if not isinstance(asked, list | tuple) or not isinstance(told, list | tuple):
+    if not isinstance(asked, list | tuple) or not isinstance(reported, list | tuple):
         return None
-    if len(asked) != len(told):
+    if len(asked) != len(reported):
         return None
     steps: list[TxnStep] = []
-    for question, step in zip(asked, told, strict=True):
+    for question, step in zip(asked, reported, strict=True):
         if not isinstance(question, list | tuple) or not isinstance(step, list | tuple):
             return None
         if len(question) != 3 or len(step) != 3:

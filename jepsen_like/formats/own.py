@@ -51,17 +51,17 @@ def in_words_of(model: str, history: Sequence[Operation]) -> Sequence[Operation]
 def _refuse_foreign(model: str, operation: Operation) -> None:
     if operation.outcome is Outcome.NOT_APPLIED:
         return
-    told = f"{operation.action} of process {operation.process} invoked at {operation.invoked}"
+    what = f"{operation.action} of process {operation.process} invoked at {operation.invoked}"
     if operation.action in ("put_many", "delete"):
-        message = f"{told} is no action of the model {model}; judge the run by its own workload"
+        message = f"{what} is no action of the model {model}; judge the run by its own workload"
         raise HistoryError(message)
     if operation.action == "put_if":
         note = "append" if model == "list-append" else "from"
         if note not in operation.details:
-            message = f"{told} does not say what it compared: details lack {note!r}; note it"
+            message = f"{what} does not say what it compared: details lack {note!r}; note it"
             raise HistoryError(message)
         if model == "register":
-            message = f"{told} is no action of the model register; use cas-register"
+            message = f"{what} is no action of the model register; use cas-register"
             raise HistoryError(message)
     elif operation.action == "put" and model == "list-append":
-        raise HistoryError(f"{told} is no action of the model {model}; use register")
+        raise HistoryError(f"{what} is no action of the model {model}; use register")

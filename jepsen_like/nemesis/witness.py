@@ -57,9 +57,9 @@ class _Witness:
             links = [list(link) for link in arguments[0]]
             entry["links"] += [link for link in links if link not in entry["links"]]
         else:
-            told = arguments if name == "swap_stores" else arguments[:1]
-            nodes = [told[0]] if isinstance(told[0], str) else list(told[0])
-            nodes += told[1:]
+            reported = arguments if name == "swap_stores" else arguments[:1]
+            nodes = [reported[0]] if isinstance(reported[0], str) else list(reported[0])
+            nodes += reported[1:]
             entry["nodes"] += [node for node in nodes if node not in entry["nodes"]]
             if name in _STAYS:
                 entry["stays"] = True

@@ -81,8 +81,8 @@ class Totals:
         self.elections += verdict.elections
         self.virtual_seconds += verdict.virtual_seconds
         self.cpu_seconds += verdict.cpu_seconds
-        for counted, told in ((self.fired, verdict.fired), (self.not_run, verdict.not_run)):
-            for kind, count in told.items():
+        for counted, reported in ((self.fired, verdict.fired), (self.not_run, verdict.not_run)):
+            for kind, count in reported.items():
                 counted[kind] = counted.get(kind, 0) + count
         if verdict.violation is not None:
             self.failed.append(verdict.seed)

@@ -93,7 +93,7 @@ class _Wanted:
     "--out", type=click.Path(file_okay=False, path_type=Path),
     help="Where failing worlds are kept; with --seeds a directory each [default: simulate-SEED].",
 )  # fmt: skip
-def simulate(**told: Any) -> int:
+def simulate(**given: Any) -> int:
     """Run random worlds: any workload under any simulated faults, judged by all checkers.
 
     A seed draws the workload, up to eight kinds of faults (or all), the cluster and its options.
@@ -110,7 +110,7 @@ def simulate(**told: Any) -> int:
       raftstore chaos simulate --seed 17 --shrink
       raftstore chaos simulate --seed 17 --faults simulate-17/faults.jsonl
     """  # noqa: D301 - click wants the character, not two
-    wanted = _Wanted(**told)
+    wanted = _Wanted(**given)
     try:
         scenes = [wanted.scene(number) for number in seeds_of(wanted.seed, wanted.seeds)]
     except (ScheduleError, ValueError) as error:

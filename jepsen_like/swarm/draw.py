@@ -136,8 +136,8 @@ def changed(
     schedule: tuple[FaultEvent, ...] | None = None,
 ) -> Scene:
     """The scene with another workload, other options or other faults; ValueError for options."""
-    told: SimOptions = override(scene.options, options or {})
-    scene = replace(scene, options=told, workload=workload or scene.workload)
+    chosen: SimOptions = override(scene.options, options or {})
+    scene = replace(scene, options=chosen, workload=workload or scene.workload)
     return scene if schedule is None else under(scene, schedule)
 
 

@@ -90,13 +90,13 @@ class SimBatches:
     def _batch(self, call: Call) -> Script:
         begun = yield from self._stage(call)
         if isinstance(begun, BatchAnswer):
-            return self._told(begun)
+            return self._answer_of(begun)
         return (yield from self._commit(call, begun))
 
     def _stage_only(self, call: Call) -> Script:
         begun = yield from self._stage(call)
         if isinstance(begun, BatchAnswer):
-            return self._told(begun)
+            return self._answer_of(begun)
         token = str(begun.attempt)
         self._tickets[token] = begun
         return Answer(Outcome.OK, {"attempt": begun.attempt}, token=token)
@@ -165,7 +165,7 @@ class SimBatches:
         channel = self._tables[call.table][0]
         digest = hashlib.blake2b(msgspec.msgpack.encode(ticket.manifest), digest_size=16).digest()
         try:
-            told = yield from _ask(Question(channel, CommitBatch(
+            reported = yield from _ask(Question(channel, CommitBatch(
                 request_id=0, channel=channel, writer=ticket.batch.writer,
                 batch_id=ticket.batch.number, attempt=ticket.attempt, manifest=ticket.manifest,
                 digest=digest, timeout_ms=PATIENCE_MS,
@@ -173,12 +173,16 @@ class SimBatches:
         except RefusedError as error:
             # An earlier try may have been decided: a later "no" says nothing of it.
             raise RefusedError(error.code, Outcome.UNKNOWN) from None
-        assert isinstance(told, BatchAnswer)
-        return self._told(told)
+        assert isinstance(reported, BatchAnswer)
+        return self._answer_of(reported)
 
-    def _told(self, told: BatchAnswer) -> Answer:
-        self._note(commit_of(told.vector))
-        value = {"n": told.n, "vector": list(told.vector), "already": told.verdict == ALREADY}
+    def _answer_of(self, reported: BatchAnswer) -> Answer:
+        self._note(commit_of(reported.vector))
+        value = {
+            "n": reported.n,
+            "vector": list(reported.vector),
+            "already": reported.verdict == ALREADY,
+        }
         return Answer(Outcome.OK, value)
 
     # --- snapshots --------------------------------------------------------------------------------

@@ -383,11 +383,11 @@ class SimClient:
         )
 
 
-def _most(told: Iterable[int | None]) -> int | None:
+def _most(reported: Iterable[int | None]) -> int | None:
     """The greatest of the answers to the parts of a read; None when one of them was not, or there
     is none."""
     most: int | None = None
-    for each in told:
+    for each in reported:
         if each is None:
             return None
         most = each if most is None else max(most, each)

@@ -111,8 +111,8 @@ class SimTalk:
                     question = script.throw(heard)
                 else:
                     question = next(script) if heard is None else script.send(heard)
-            except StopIteration as told:
-                self._end(told.value)
+            except StopIteration as reported:
+                self._end(reported.value)
                 return
             except RefusedError as error:
                 self._end(Answer(error.outcome, error=error.code))

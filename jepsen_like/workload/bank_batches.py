@@ -189,11 +189,11 @@ class BankBatches(UniqueValues):
             return
         if number > job.done:
             job.done, job.base = number, -1
-        told = answer.value
-        if not told["already"]:
+        reported = answer.value
+        if not reported["already"]:
             job.base, job.accounts = number, plan.note["own"]
-        if told["n"] > self._newest.n:
-            self._newest = Wanted(told["n"], tuple(told["vector"]))
+        if reported["n"] > self._newest.n:
+            self._newest = Wanted(reported["n"], tuple(reported["vector"]))
 
     # --- judging ----------------------------------------------------------------------------------
 

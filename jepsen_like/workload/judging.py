@@ -49,17 +49,17 @@ def as_register(history: Iterable[Operation]) -> list[Operation]:
     A conditional put compares seqs; as every written value is unique, that is the same as
     comparing with the value that was read with the seq.
     """
-    told: list[Operation] = []
+    reported: list[Operation] = []
     for operation in history:
         if operation.action == "put":
-            told.append(replace(operation, action="write"))
+            reported.append(replace(operation, action="write"))
         elif operation.action == "put_if":
             change = [operation.details.get("from"), operation.value]
-            told.append(replace(operation, action="cas", value=change))
+            reported.append(replace(operation, action="cas", value=change))
         elif operation.action == "get":
             if operation.details.get("level") == Level.LINEARIZABLE.value:
-                told.append(replace(operation, action="read"))
-    return told
+                reported.append(replace(operation, action="read"))
+    return reported
 
 
 def judge_rows(run: Run, tables: Iterable[str]) -> list[Verdict]:

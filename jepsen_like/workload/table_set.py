@@ -40,11 +40,11 @@ class TableSet(UniqueValues):
 
     def check(self, run: Run) -> list[Verdict]:
         """Lost, stale, resurrected, invented and doubled elements."""
-        told = [
+        reported = [
             replace(operation, action="add", value=operation.key)
             if operation.action == "put"
             else replace(operation, action="read")
             for operation in run.history
             if operation.action != Action.FATE.value
         ]
-        return [check_set(told), *judge_rows(run, self.tables)]
+        return [check_set(reported), *judge_rows(run, self.tables)]

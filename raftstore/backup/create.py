@@ -226,9 +226,9 @@ def captured(table: Table, name: str) -> tuple[Snapshot, tuple[WriterBackup, ...
         before = table.writers()
         snapshot = table.snapshot(idle=IDLE_S)
         try:
-            for told in (before, table.writers()):
-                if is_of_state(told, snapshot.vector):
-                    return snapshot, _writers(told)
+            for reported in (before, table.writers()):
+                if is_of_state(reported, snapshot.vector):
+                    return snapshot, _writers(reported)
         except BaseException:
             snapshot.close()
             raise
@@ -240,22 +240,22 @@ def captured(table: Table, name: str) -> tuple[Snapshot, tuple[WriterBackup, ...
     )
 
 
-def is_of_state(told: TableWriters, vector: Sequence[int]) -> bool:
+def is_of_state(reported: TableWriters, vector: Sequence[int]) -> bool:
     """Whether the coordinator's answer is of the state of this vector.
 
     Batches without rows touch no partition: they do not make another state. The last of the
     writers' answers may be newer than the first, which the vector is of.
     """
-    decided = told.vector or (0,) * len(vector)
+    decided = reported.vector or (0,) * len(vector)
     is_same = tuple(decided) == tuple(vector)
-    return is_same and all(view.last_n < told.next_commit for view in told.writers)
+    return is_same and all(view.last_n < reported.next_commit for view in reported.writers)
 
 
-def _writers(told: TableWriters) -> tuple[WriterBackup, ...]:
+def _writers(reported: TableWriters) -> tuple[WriterBackup, ...]:
     """Return the writers that have a next batch: a job of its own has none."""
     return tuple(
         WriterBackup(view.writer, view.lineage or "", view.last_batch)
-        for view in told.writers
+        for view in reported.writers
         if view.last_batch >= 0 and not view.one_shot and view.writer != RESTORE_WRITER
     )
 

@@ -205,10 +205,10 @@ class _Restore:
         found = self._found()
         if found is None or found.settings.restoring is not None:
             return False
-        told = self._client.table(self.name).writers(RESTORE_WRITER).writers
+        reported = self._client.table(self.name).writers(RESTORE_WRITER).writers
         return any(
             view.lineage == self._token and view.last_batch == len(batches_of(self._source))
-            for view in told
+            for view in reported
         )
 
     def refuse_over_existing(self) -> None:
@@ -281,8 +281,8 @@ class _Restore:
         without rows is the last one, and shows later that all are there."""
         self._created()
         table = self._client.table(self.name)
-        told = table.writers(RESTORE_WRITER).writers
-        written = max((view.last_batch for view in told), default=-1)
+        reported = table.writers(RESTORE_WRITER).writers
+        written = max((view.last_batch for view in reported), default=-1)
         for number, parts in enumerate([*batches_of(self._source), []]):
             if number > written:
                 self._write(table, number, parts)

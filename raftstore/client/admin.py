@@ -323,10 +323,10 @@ class Admin:
         if FAILOVER in types:
             types = (*types, SEEN)
         answer = await self._context.discovery.refresh(deadline_ms)
-        told = await asyncio.gather(
+        reported = await asyncio.gather(
             *(self._events_of(node, types, since, limit, deadline_ms) for node in answer.nodes)
         )
-        found = {node_name(n.node): t for n, t in zip(answer.nodes, told, strict=True)}
+        found = {node_name(n.node): t for n, t in zip(answer.nodes, reported, strict=True)}
         events = merged_failovers(
             {"node": name, **event}
             for name, said in found.items()
@@ -504,11 +504,11 @@ def merged_failovers(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         for event in found:
             if event["type"] == wanted:
                 own.setdefault((event.get("channel"), event.get("term")), event)
-    told = {id(event) for event in own.values()}
+    reported = {id(event) for event in own.values()}
     return [
         {**event, "type": FAILOVER} if event["type"] == SEEN else event
         for event in found
-        if event["type"] not in (FAILOVER, SEEN) or id(event) in told
+        if event["type"] not in (FAILOVER, SEEN) or id(event) in reported
     ]
 
 

@@ -101,7 +101,7 @@ def explain_read(
 
     ``served`` is what replicas reported with an answer of just now: time and micro-batches.
     """
-    told = served or {}
+    reported = served or {}
     channel = table.channels[partition].channel
     lags = LagTable(leader_info_age_max_ms=1)  # all words are of now
     own: dict[NodeId, Mapping[str, Any]] = {}
@@ -111,7 +111,7 @@ def explain_read(
         if said:
             lags.on_positions(node.node, [_position(channel, said)], 0)
         views.append(node)
-    views = [_with_answer(view, told.get(view.node)) for view in views]
+    views = [_with_answer(view, reported.get(view.node)) for view in views]
     bounds = bounds if level is Level.BOUNDED else Bounds()
     route = nodes_to_query(
         views,
@@ -263,8 +263,8 @@ def _replicas(
 ) -> Iterator[tuple[ReplicaView, Mapping[str, Any]]]:
     by_id: dict[str, NodeStatus] = {node.id: node for node in status.nodes}
     for node in table.channels[partition].replicas:
-        told = by_id.get(node)
-        said = _own_channel(told, table.name, partition)
+        reported = by_id.get(node)
+        said = _own_channel(reported, table.name, partition)
         state = HealthState.UP if said else HealthState.DOWN
         yield ReplicaView(node, state, said.get("lag"), is_leader=_leads(said)), said
 

@@ -35,7 +35,7 @@ from raftstore.client.scans.snapshot_opening import (
     SnapshotOptions,
     SnapshotSpec,
     SnapshotToken,
-    check_told_of,
+    check_is_of,
     commit_of_batch,
     snapshot_read_spec,
 )
@@ -66,10 +66,10 @@ class TableReads:
 
     def __repr__(self) -> str:
         info = self._context.topology.table(self.name)
-        told = ""
+        known = ""
         if info is not None:
-            told = f": key {', '.join(info.key_columns)}, {info.partitions} partitions"
-        return f"<{type(self).__name__} {self.name!r}{told}>"
+            known = f": key {', '.join(info.key_columns)}, {info.partitions} partitions"
+        return f"<{type(self).__name__} {self.name!r}{known}>"
 
     async def definition(self, *, timeout: float | None = None) -> TableInfo:
         """Return the table's definition as it is known here; asks only when it is not.
@@ -233,13 +233,16 @@ class TableReads:
                 return await self._channel_reads.count(channel, part, spec, deadline_ms, min_seq)
 
         answers = await gather_or_cancel([counted(p) for p in range(info.partitions)])
-        told = {partition: answer.served for partition, answer in enumerate(answers)}
+        reported = {partition: answer.served for partition, answer in enumerate(answers)}
         return CountResult(
             rows=sum(answer.rows for answer in answers),
             position=Position(
-                {(info.uuid, p): (served.term, served.applied_seq) for p, served in told.items()}
+                {
+                    (info.uuid, p): (served.term, served.applied_seq)
+                    for p, served in reported.items()
+                }
             ),
-            served=served_parts(told),
+            served=served_parts(reported),
         )
 
     @opening
@@ -281,12 +284,12 @@ class TableReads:
                 "at_batch and at_least are both given, and at_batch is one state; give one of them"
             )
         read = snapshot_read_spec(options, position, is_floor_given=after is not None)
-        told = at_batch if isinstance(at_batch, BatchResult) else after
-        if told is None:
+        given = at_batch if isinstance(at_batch, BatchResult) else after
+        if given is None:
             info, schema = await self._open(deadline_ms, read)
         else:
-            state = told.token if isinstance(told, AsyncSnapshot) else told
-            info, schema = await self._open_of(partial(check_told_of, state), deadline_ms)
+            state = given.token if isinstance(given, AsyncSnapshot) else given
+            info, schema = await self._open_of(partial(check_is_of, state), deadline_ms)
         context = self._context
         # A node that does not know the question ends the connection, again and again.
         await BatchWrites(context).check_level(info.name, deadline_ms)
@@ -313,7 +316,7 @@ class TableReads:
     ) -> AsyncSnapshot:
         """Read a snapshot that was opened elsewhere, perhaps in another process (``token``)."""
         deadline_ms = self._context.deadline_ms(timeout)
-        info, schema = await self._open_of(partial(check_told_of, token), deadline_ms)
+        info, schema = await self._open_of(partial(check_is_of, token), deadline_ms)
         return AsyncSnapshot(self._context, self._channel_reads, info, schema, token)
 
     # --- inside ----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ MARKS_MAX = 4_096
 """Committed batches whose end is remembered; for older states the number is not known."""
 WRITERS_MAX = 1_024
 """Writers whose newest mark is remembered; a replay of one that was quiet for longer counts."""
-NOT_TOLD = -1
+NOT_REPORTED = -1
 """In messages: the number is not known to the sender, or it is of an older version."""
 
 
@@ -157,7 +157,7 @@ class BatchCounts:
         self._uncommitted = 0
         self._dropped = 0
         self._dropped_seq = Seq(0)
-        self._told: tuple[Seq, int] = (Seq(0), 0)
+        self._reported: tuple[Seq, int] = (Seq(0), 0)
         self._marks = BatchMarks(writers_max)
 
     def append(self, record: Record) -> None:
@@ -224,30 +224,30 @@ class BatchCounts:
     def tell(self, seq: Seq) -> int:
         """The number of batches up to ``seq`` as messages carry it."""
         count = self.at(seq)
-        return NOT_TOLD if count is None else count
+        return NOT_REPORTED if count is None else count
 
-    def told(self, seq: Seq, count: int) -> None:
+    def reported(self, seq: Seq, count: int) -> None:
         """Another replica counted so many batches up to a seq that is committed there."""
         # S7.3: what was not reported is not zero; a number is believed only for the seq it is of.
         # S12: more batches than seqs cannot be, and what is counted from them leaves every range.
         if count > seq:
             return
-        if count != NOT_TOLD and seq >= self._told[0]:
-            self._told = (seq, count)
+        if count != NOT_REPORTED and seq >= self._reported[0]:
+            self._reported = (seq, count)
 
     def at_least(self, commit_seq: Seq) -> int:
         """The fewest that there are in all that is committed anywhere."""
         own = self.at(commit_seq)
         assert own is not None, f"the batches up to {self._dropped_seq} are forgotten"
-        return max(own, self._told[1])
+        return max(own, self._reported[1])
 
     def at_most(self, seq: Seq, commit_seq: Seq) -> int:
         """The most batches that there may be up to ``seq``, which is committed somewhere;
         ``commit_seq`` is how far this log is known to be."""
         own = self.at(min(seq, commit_seq))
-        told_seq, told = self._told
+        reported_seq, reported = self._reported
         # Of two true pairs the later one says more: a batch needs a seq of its own.
-        if told_seq > commit_seq and told_seq <= seq:
-            return told + seq - told_seq
+        if reported_seq > commit_seq and reported_seq <= seq:
+            return reported + seq - reported_seq
         assert own is not None, f"the batches up to {self._dropped_seq} are forgotten"
         return own + max(0, seq - commit_seq)

@@ -215,7 +215,7 @@ class Follower:
         state = self._state
         state.is_removed = False
         state.leader_commit = max(state.leader_commit, notice.commit_seq)
-        state.batches.told(notice.commit_seq, notice.commit_batches)
+        state.batches.reported(notice.commit_seq, notice.commit_batches)
         self._is_ack_wanted = True
         # S2.4: a replica with the leader's last (term, seq) holds its whole log.
         if state.lineage.holds(notice.last_term, notice.last_seq):

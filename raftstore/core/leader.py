@@ -108,7 +108,7 @@ class Leader:
         return self.is_ready and self._state.freshness.is_trusted
 
     @property
-    def told_commit_seq(self) -> Seq:
+    def reported_commit_seq(self) -> Seq:
         """The commit position reported to others: 0 while the leader may not know it."""
         return self._state.commit_seq if self.knows_position else Seq(0)
 
@@ -156,17 +156,17 @@ class Leader:
             kind=record.kind,
             payload=record.payload if inlined else None,
         )
-        told_commit_seq = self.told_commit_seq
+        reported_commit_seq = self.reported_commit_seq
         request = StoreRequest(
             channel=state.channel,
             term=state.term,
             prev_term=state.lineage.term_at(state.last_seq),
-            commit_seq=told_commit_seq,
+            commit_seq=reported_commit_seq,
             records=(meta,),
         )
         for node, progress in self._progress.items():
             state.send(node, request)
-            progress.told_commit = told_commit_seq
+            progress.sent_commit = reported_commit_seq
             if progress.resend_at_ms is None:
                 progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         state.append(record)
@@ -232,8 +232,8 @@ class Leader:
             case CannotComplete(deltas=deltas):
                 progress.cannot_complete = True
                 progress.on_heard(self._state.now_ms)
-                told = deltas[-self._state.catch_up.slow_windows :]
-                self._state.emit(ReplicaCannotComplete(sender, told))
+                recent = deltas[-self._state.catch_up.slow_windows :]
+                self._state.emit(ReplicaCannotComplete(sender, recent))
             case CaughtUp():
                 progress.is_catching_up = progress.cannot_complete = False
                 progress.on_heard(self._state.now_ms)
@@ -263,7 +263,7 @@ class Leader:
             channel=state.channel,
             term=state.term,
             config_seq=state.configs.committed.seq,
-            commit_seq=self.told_commit_seq,
+            commit_seq=self.reported_commit_seq,
             replica=replica.number,
         )
         state.send_if_known(replica.node, notice)
@@ -312,7 +312,7 @@ class Leader:
         if from_seq == 0:
             from_seq = Seq(state.lineage.match_point(request.lineage) + 1)
         from_seq, first_seq = Seq(min(from_seq, state.last_seq + 1)), Seq(state.base.seq + 1)
-        progress.told_commit = self.told_commit_seq
+        progress.sent_commit = self.reported_commit_seq
         progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         serve = ServeSync(
             to=sender,
@@ -321,7 +321,7 @@ class Leader:
             from_seq=from_seq,
             # S6.6: below the base there is nothing to be served, and never a gap.
             prev_term=state.lineage.term_at(from_seq - 1) if from_seq >= first_seq else Term(0),
-            commit_seq=self.told_commit_seq,
+            commit_seq=self.reported_commit_seq,
             last_seq=state.last_seq,
             first_seq=first_seq,
         )
@@ -390,7 +390,7 @@ class Leader:
     def _send_notice(self, node: NodeId, progress: Progress) -> None:
         state = self._state
         term, last_seq = state.lineage.last
-        commit_seq = self.told_commit_seq
+        commit_seq = self.reported_commit_seq
         notice = CommitNotice(
             channel=state.channel,
             term=state.term,
@@ -401,7 +401,7 @@ class Leader:
             commit_batches=state.batches.tell(commit_seq),
         )
         state.send(node, notice)
-        progress.told_commit = commit_seq
+        progress.sent_commit = commit_seq
 
     # --- timers -----------------------------------------------------------------------------------
 
@@ -414,9 +414,9 @@ class Leader:
         self.change.on_timer()
         if self._notice_at_ms is not None and self._notice_at_ms <= now_ms:
             self._notice_at_ms = None
-            told_commit_seq = self.told_commit_seq
+            reported_commit_seq = self.reported_commit_seq
             for node, progress in self._progress.items():
-                if progress.told_commit < told_commit_seq:
+                if progress.sent_commit < reported_commit_seq:
                     self._send_notice(node, progress)
                     if progress.resend_at_ms is None:
                         progress.arm_resend(now_ms, state.settings.resend_interval_ms)

@@ -33,7 +33,7 @@ class Progress:
     applied_seq: Seq = Seq(0)
     commit_seq: Seq = Seq(0)
     """Commit position it says it knows."""
-    told_commit: Seq = Seq(0)
+    sent_commit: Seq = Seq(0)
     """Commit position we last sent it; it may have been lost."""
     heard_ms: int | None = None
     acked_ms: int | None = None

@@ -56,7 +56,7 @@ class ProofRequests:
             return
         state.freshness.learn(self._sent_ms, reply.read_seq)
         state.leader_commit = max(state.leader_commit, reply.read_seq)
-        state.batches.told(reply.read_seq, reply.batches)
+        state.batches.reported(reply.read_seq, reply.batches)
         state.emit(FreshnessProven(self._sent_ms))
         self._sent_ms = self.until_ms = None
 

@@ -198,7 +198,7 @@ class Replica(MemberViews):
             case HandOverRequested():
                 self._on_hand_over(event)
             case PeerHash(sender, seq, commit_hash, batches):
-                self._state.batches.told(seq, batches)
+                self._state.batches.reported(seq, batches)
                 self._state.check_hash(sender, seq, commit_hash)
             case TrimTo(base):
                 self._state.trim(base)

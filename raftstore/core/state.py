@@ -141,7 +141,7 @@ class ChannelState:
         # Effects of the present step.
         self._out: list[Effect] = []
         self._batch: list[Record] = []
-        self._told_commit: tuple[Seq, Seq] = (Seq(0), Seq(0))
+        self._announced: tuple[Seq, Seq] = (Seq(0), Seq(0))
         self.lacks_rows = found.lacks_rows(recovered, applied_seq)
         # S0.3: without rows it does nothing at all; with all that it promised it may vote.
         self.keeps_promises = not self.lacks_rows and found.keeps_promises(recovered)
@@ -171,7 +171,7 @@ class ChannelState:
         self.applied_seq = applied_seq
         self._forget_applied(committed_seq)
         self.leader_commit = Seq(max(self.commit_seq, applied_seq))
-        self._told_commit = (self.commit_seq, self.commit_seq)
+        self._announced = (self.commit_seq, self.commit_seq)
         if self.lacks_rows:
             self.recovering = max(self.base.history, self.recovering or EMPTY_HISTORY)
             self.emit(ReplicaSnapshotNeeded(applied_seq, Seq(self.base.seq + 1)))
@@ -221,7 +221,7 @@ class ChannelState:
         if self._batch:
             self.flush_batch()
         commit_seq = self.commit_seq
-        if self._told_commit != (commit_seq, commit_seq) or self.durable_seq < commit_seq:
+        if self._announced != (commit_seq, commit_seq) or self.durable_seq < commit_seq:
             self.emit_commit()
         effects, self._out = self._out, []
         if self.halted is not None:
@@ -251,15 +251,15 @@ class ChannelState:
     def emit_commit(self) -> None:
         """S10: apply in order, never above what is durable here."""
         apply_to = Seq(min(self.commit_seq, self.durable_seq))
-        if (self.commit_seq, apply_to) != self._told_commit and not self.lacks_rows:
-            told_commit, told_apply_to = self._told_commit
-            assert self.commit_seq >= told_commit, (
-                f"the commit seq fell from {told_commit} to {self.commit_seq} (S2.5)"
+        if (self.commit_seq, apply_to) != self._announced and not self.lacks_rows:
+            old_commit, old_apply_to = self._announced
+            assert self.commit_seq >= old_commit, (
+                f"the commit seq fell from {old_commit} to {self.commit_seq} (S2.5)"
             )
-            assert apply_to >= told_apply_to, (
-                f"records up to {told_apply_to} were to be applied, now only to {apply_to} (S10)"
+            assert apply_to >= old_apply_to, (
+                f"records up to {old_apply_to} were to be applied, now only to {apply_to} (S10)"
             )
-            self._told_commit = (self.commit_seq, apply_to)
+            self._announced = (self.commit_seq, apply_to)
             self._out.append(CommitAdvanced(self.commit_seq, apply_to))
 
     # --- the log ----------------------------------------------------------------------------------

@@ -236,14 +236,14 @@ class Demo:
 
     async def _watch(self, client: AsyncClient) -> None:
         """Keep the view current; report which node took over after the kill."""
-        told_failover = False
+        is_failover_reported = False
         while True:
             try:
                 self._scene.status = await client.cluster_status(timeout=5.0)
             except RequestError as error:
                 self._scene.messages.append(f"status: {error}")
-            if self._outcome.killed is not None and not told_failover:
-                told_failover = self._tell_failover()
+            if self._outcome.killed is not None and not is_failover_reported:
+                is_failover_reported = self._tell_failover()
             self._view.tick()
             await asyncio.sleep(STATUS_INTERVAL_S)
 

@@ -61,7 +61,7 @@ class GuardedMachine:
         "_make_machine",
         "_outlet",
         "_persist_failed",
-        "_told",
+        "_reported",
         "leader",
         "resigned",
         "role",
@@ -90,7 +90,7 @@ class GuardedMachine:
         self._machine: VoteMachine | None = None
         self._persist_failed = False
         self._asked_term: Term | None = None
-        self._told: tuple[Term, Role, NodeId | None] = (term, Role.FOLLOWER, None)
+        self._reported: tuple[Term, Role, NodeId | None] = (term, Role.FOLLOWER, None)
         self.term = term
         self.voted_for = voted_for
         self.role = Role.FOLLOWER
@@ -288,8 +288,8 @@ class GuardedMachine:
         self.role, self.leader = role, leader
         self._outlet.on_role()
         now = (self.term, role, leader)
-        if now != self._told:
-            self._told = now
+        if now != self._reported:
+            self._reported = now
             self._host.role_changed(*now)
 
     def _expect(self, condition: bool, problem: str) -> None:  # noqa: FBT001 - an assertion

@@ -86,17 +86,17 @@ class Meters:
         """An answer leaves; what was served, for each read that it answers."""
         if isinstance(message, (GetAnswer, ScanAnswer, CountAnswer)):
             self._read_ended(client, message.request_id, "ok", now_ms)
-            self._told(message.served)
+            self._observe(message.served)
             return (message.served,)
         if isinstance(message, GetManyAnswer):
             if message.found:
                 self._read_ended(client, message.request_id, "ok", now_ms, len(message.found))
             for refused in message.refused:
                 self._read_ended(client, message.request_id, refused.code, now_ms)
-            told = tuple([found.served for found in message.found])
-            for served in told:
-                self._told(served)
-            return told
+            reported = tuple([found.served for found in message.found])
+            for served in reported:
+                self._observe(served)
+            return reported
         if isinstance(message, Failed):
             self._read_ended(client, message.request_id, message.code, now_ms, None)
         return ()
@@ -125,7 +125,7 @@ class Meters:
         for _ in range(ended):
             times.observe(now_ms - began_ms)
 
-    def _told(self, served: Served) -> None:
+    def _observe(self, served: Served) -> None:
         if served.staleness_ms is not None:
             self._staleness.observe(served.staleness_ms)
         if served.lag is not None:

@@ -50,10 +50,10 @@ from raftstore.engine.message_kinds import (
 from raftstore.engine.meters import Meters
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, NodeIdentity, NodePorts, OnOpened
 from raftstore.engine.peers.failover_watch import FailoverWatch
+from raftstore.engine.peers.known_levels import KnownLevels
 from raftstore.engine.peers.peer_parts import PeerParts
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.engine.peers.replica_lag import ReplicaLagGuard
-from raftstore.engine.peers.told_levels import ToldLevels
 from raftstore.engine.reads.reader import Reader
 from raftstore.engine.relayed_writes import RelayedWrites
 from raftstore.engine.reports.content_hashes import ContentHashes
@@ -94,7 +94,7 @@ class NodeRunner:
         self._schedule = ChannelSchedule(self.channels, self._active)
         self._idle = IdleElectors(self.channels)
         self.drain = Drain(self.channels, self._active, self.clock)
-        self.levels = ToldLevels(me, identity.level)
+        self.levels = KnownLevels(me, identity.level)
         self.outbox = Outbox(ports.log, ports.transport, self.levels.takes_bundles)
         offer = SpaceHandOvers(me, self.channels).offer
         self.space = DiskSpace(me, settings.storage, self.events.tell, ports.free_bytes, offer)
@@ -149,7 +149,7 @@ class NodeRunner:
             # These are made later, since they look at the watch.
             exists=lambda channel: self.controller.exists(channel),  # noqa: PLW0108
             moved=lambda channel: self.views.kept.moved(channel),  # noqa: PLW0108
-            told_level=self.levels.at_least,
+            nodes_at_level=self.levels.at_least,
             disk_room=self.guard.room,
         )
         self.watch = PeerWatch(
@@ -226,7 +226,7 @@ class NodeRunner:
             self.outbox,
             self.channels,
             self.events.tell,
-            told_level=self.levels.at_least,
+            nodes_at_level=self.levels.at_least,
             reopen=lambda runner: controller.reopen(runner, self.clock.now_ms),
             bytes_max=settings.replication.sync_batch_bytes_max,
             first_request_id=int.from_bytes(identity.boot_id[:8], "big") >> 2,
@@ -245,7 +245,7 @@ class NodeRunner:
         return PayloadRepairs(
             self.ports.log,
             self.outbox,
-            told_level=self.levels.at_least,
+            nodes_at_level=self.levels.at_least,
             is_up=self.watch.is_up,
             reported=self.watch.reports.logs_of,
             # Made later, since it looks at the catalog, whose controller opens channels.
@@ -271,7 +271,7 @@ class NodeRunner:
             proposals=self._proposals,
             refusal_of=self.controller.refusal_of,
             outbox=self.outbox,
-            told_level=self.levels.at_least,
+            nodes_at_level=self.levels.at_least,
             is_space_low=lambda: self.space.is_low,
             claim=self.space.claim,
         )
@@ -460,8 +460,8 @@ class NodeRunner:
             self._begin(now_ms)
         kind = type(message)
         if kind in REPLICATION_KINDS:
-            told: Any = message
-            self._replicate(sender, told, now_ms)
+            replication: Any = message
+            self._replicate(sender, replication, now_ms)
         elif kind is ReplicationBundle:
             for each in cast("ReplicationBundle", message).messages():
                 self._replicate(sender, each, now_ms)

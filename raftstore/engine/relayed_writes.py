@@ -16,11 +16,11 @@ class RelayedWrites:
     """Gives each follower a publisher's handle of its own, below all those of clients."""
 
     def __init__(
-        self, outbox: Outbox, told_level: Callable[[int], tuple[NodeId, ...]] = lambda _: ()
+        self, outbox: Outbox, nodes_at_level: Callable[[int], tuple[NodeId, ...]] = lambda _: ()
     ) -> None:
-        """``told_level``: the other nodes that reported at least this level."""
+        """``nodes_at_level``: the other nodes that reported at least this level."""
         self._outbox = outbox
-        self._told_level = told_level
+        self._nodes_at_level = nodes_at_level
         self._handles: dict[NodeId, int] = {}
         self._nodes: dict[int, NodeId] = {}
 
@@ -39,6 +39,6 @@ class RelayedWrites:
         own attempt stays in doubt until the leader answers it.
         """
         node = self._nodes[handle]
-        if isinstance(message, PubAck) and node in self._told_level(PAYLOAD_LEVEL):
+        if isinstance(message, PubAck) and node in self._nodes_at_level(PAYLOAD_LEVEL):
             ack = RelayedAck(channel=message.channel, term=message.term, ack=message)
             self._outbox.send(node, ack, after_operation=0)

@@ -104,9 +104,11 @@ async def report_lag(call: Call) -> Answer:
             raise bad_request(
                 f"{table}/{partition}: the current position {current} is beyond the end {end}"
             )
-    told = tuple((table, number, Seq(current), Seq(end)) for table, number, current, end in rows)
+    reported = tuple(
+        (table, number, Seq(current), Seq(end)) for table, number, current, end in rows
+    )
     await call.gateway.ask_own_node(
-        lambda request_id: SeenLags(request_id, node, body.update_time_ms, told)
+        lambda request_id: SeenLags(request_id, node, body.update_time_ms, reported)
     )
     return Answer(Ok())
 

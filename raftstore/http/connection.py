@@ -186,7 +186,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         error = sys.exception()
         reason = None if error is None else error.__context__ or error
         hint = "; a path is percent-encoded" if "url" in str(reason) else ""
-        self._refuse(bad_request(f"{msg if reason is None else _told(reason)}{hint}"))
+        self._refuse(bad_request(f"{msg if reason is None else _described(reason)}{hint}"))
 
     def _refuse(self, error: Exception) -> None:
         """Answer with the reason, as every other error is answered, and answer nothing more."""
@@ -307,7 +307,7 @@ _TOO_MANY: Final = f"more than {PIPELINED_MAX} requests were sent before their a
 _App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-def _told(reason: BaseException) -> str:
+def _described(reason: BaseException) -> str:
     return (
         str(reason)
         if str(reason) in (_TOO_LONG, _TOO_MANY)

@@ -142,7 +142,7 @@ HELP: Final = {
 }
 
 
-class _Told(Collector):
+class _NodeSamples(Collector):
     """The node's samples, as prometheus_client takes them."""
 
     def __init__(self, answer: MetricsAnswer) -> None:
@@ -181,7 +181,7 @@ def _histograms(histograms: Iterable[Histogram]) -> Iterator[Metric]:
 def rendered(answer: MetricsAnswer) -> bytes:
     """Return the text that a monitor collects."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Told(answer))
+    registry.register(_NodeSamples(answer))
     return generate_latest(registry)
 
 

@@ -188,8 +188,8 @@ def all_lags(view: ClusterViewAnswer, wall_ms: int) -> LagsBody:
     """Return what every node last reported of its positions."""
     lags = _lags(view)
     built_ms = wall_ms - view.built_ms_ago
-    told = {node.endpoint: _told(node, lags, built_ms) for node in view.nodes}
-    return LagsBody(told, node_name(view.viewpoint), view.built_ms_ago)
+    reported = {node.endpoint: _lags_of_host(node, lags, built_ms) for node in view.nodes}
+    return LagsBody(reported, node_name(view.viewpoint), view.built_ms_ago)
 
 
 def _bounds(bounds: Bounds) -> BoundsBody:
@@ -213,7 +213,7 @@ def _host(
         host_alive=is_alive,
         last_status_update_ms=_moment(built_ms, node.last_heard_ms_ago),
         active_standby_per_query=active_standby if is_alive else {},
-        host_store_lags=_told(node, lags, built_ms),
+        host_store_lags=_lags_of_host(node, lags, built_ms),
         node=node_name(node.node),
         state=node.state,
         http=node.http,
@@ -222,7 +222,7 @@ def _host(
     )
 
 
-def _told(node: NodeView, lags: _Lags, built_ms: int) -> HostStoreLags:
+def _lags_of_host(node: NodeView, lags: _Lags, built_ms: int) -> HostStoreLags:
     """Return what a node reported of its replicas, nothing of a dead one."""
     if node.state == DOWN:
         return HostStoreLags({}, 0)

@@ -34,8 +34,8 @@ def end_process(directory: Path | None, node: str, wall_ms: int, reason: str) ->
         not_noted = _noted(directory / LAST_PANIC_NAME, panic)
         if not_noted is not None:
             # The reason again: docs/operations.md names the last line as its place.
-            told = fields(reason=reason, exit_code=EXIT_STORAGE, not_noted=not_noted)
-            logger.critical("panic", extra=told)
+            reported = fields(reason=reason, exit_code=EXIT_STORAGE, not_noted=not_noted)
+            logger.critical("panic", extra=reported)
     drain_lines()
     os._exit(EXIT_STORAGE)
 

@@ -30,7 +30,7 @@ class LineStream(io.TextIOBase):
         self._target = target
         self._descriptor = _descriptor_of(target)
         self._say_dropped = say_dropped
-        self._told = 0
+        self._reported = 0
         self._waiting: deque[str] = deque()
         self._size = 0
         self._is_writing = False
@@ -88,9 +88,9 @@ class LineStream(io.TextIOBase):
             self._waiting.clear()
             self._size = 0
             self._is_writing = True
-            if self.dropped > self._told:
-                text += self._say_dropped(self.dropped - self._told)
-                self._told = self.dropped
+            if self.dropped > self._reported:
+                text += self._say_dropped(self.dropped - self._reported)
+                self._reported = self.dropped
             return text
 
     def _put(self, text: str) -> None:

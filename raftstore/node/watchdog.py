@@ -50,7 +50,7 @@ class Watchdog:
         self._end = end
         self._post: Post | None = None
         self._on_stall: Callable[[StorageStall | None], None] = lambda _stall: None
-        self._is_told = False
+        self._is_reported = False
         self._asked_ms = 0
         self._answered_ms = 0
         """When the main loop was asked whether it turns, and the newest question it answered."""
@@ -107,8 +107,8 @@ class Watchdog:
         if reason is not None:
             self._end(reason)
         stall = self.stall()
-        if (stall is not None) != self._is_told and self._post is not None:
-            self._is_told = stall is not None
+        if (stall is not None) != self._is_reported and self._post is not None:
+            self._is_reported = stall is not None
             self._tell(lambda: self._on_stall(stall))
         # A question that nobody could be asked would never be answered.
         if self._post is not None and self._asked_ms == self._answered_ms:
@@ -132,7 +132,7 @@ class Watchdog:
         for area in Area:
             stall = self._stalls.oldest(area)
             if stall is not None and stall.for_ms >= limit_ms:
-                return f"{stall.told(self._node)}; the node ends ({why}): look at the disk"
+                return f"{stall.describe(self._node)}; the node ends ({why}): look at the disk"
         silent_ms = now_ms - self._asked_ms
         if self._asked_ms != self._answered_ms and silent_ms >= limit_ms:
             place = place_in_storage(sys._current_frames().get(self._main))  # noqa: SLF001

@@ -6,10 +6,10 @@ does not count as missed yet. ``missed_threshold`` missed slots in a row up to n
 (KLIP-27), ``received_threshold`` received ones make it up again (KLIP-28). Clocks of other machines
 play no part (KLIP-31).
 
-Nobody is silent who was not listened to: with a processor too few, heartbeats wait unread in the
-node's own sockets and queues, and leave late. Their reader says up to when it has read, and how
-late it was itself in the last window (``listened``): a slot is missed only so much later. A node
-that is never late judges by the settings alone (the local health of Lifeguard).
+Heartbeats do not count as missed while this node was starved of its processor: then they wait
+unread in its own sockets and queues, and leave late. Their reader says up to when it has read, and
+how late it was itself in the last window (``listened``): a slot is missed only so much later. A
+node that is never late judges by the settings alone (the local health of Lifeguard).
 
 Everything said here is suspicion from one node's viewpoint: it starts elections and orders queries,
 but only votes decide who leads.
@@ -137,7 +137,7 @@ class HealthTable:
         stood_still = late_ms > limit_ms + self.settings.check_interval_ms
         self._checked_ms = now_ms
         if stood_still and now_ms - self._excused_ms >= self.settings.window_ms:
-            # This node itself stood still, and so did its ears: nobody is silent yet. Once per
+            # This node itself stood still: what it did not read does not count as missed. Once per
             # window only, or a node that is always late would never find anybody dead.
             self._excused_ms = now_ms
             for peer in self._peers.values():

@@ -298,19 +298,19 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
 def _catch_up_sum(channels: Iterable[ChannelFacts]) -> CatchUpSum:
     """All channels that catch up, together (NATS-140)."""
     found = list(channels)
-    told = [each.catch_up for each in found if each.catch_up is not None]
-    left = sum(each["rows_left"] for each in told)
-    nearer = sum(each["rows_per_s"] - each["written_per_s"] for each in told)
+    reported = [each.catch_up for each in found if each.catch_up is not None]
+    left = sum(each["rows_left"] for each in reported)
+    nearer = sum(each["rows_per_s"] - each["written_per_s"] for each in reported)
     return CatchUpSum(
-        channels=len(told),
-        waiting=sum(each["waits"] for each in told),
+        channels=len(reported),
+        waiting=sum(each["waits"] for each in reported),
         rows_left=left,
-        bytes_left=sum(each["bytes_left"] for each in told),
-        bytes_taken=sum(each["bytes_taken"] for each in told),
-        rows_per_s=sum(each["rows_per_s"] for each in told),
-        bytes_per_s=sum(each["bytes_per_s"] for each in told),
+        bytes_left=sum(each["bytes_left"] for each in reported),
+        bytes_taken=sum(each["bytes_taken"] for each in reported),
+        rows_per_s=sum(each["rows_per_s"] for each in reported),
+        bytes_per_s=sum(each["bytes_per_s"] for each in reported),
         left_ms=1000 * left // nearer if nearer > 0 else None,
-        cannot_complete=sum(each["cannot_complete"] for each in told),
+        cannot_complete=sum(each["cannot_complete"] for each in reported),
         flapping=sum(each.flapping for each in found),
     )
 

@@ -33,7 +33,7 @@ from raftstore.state_machines.state_keys import CHANNEL_TIME, EXPIRIES, packed, 
 
 Change = tuple[bytes, bytes | None]
 MOMENT_BYTES: Final = 8
-UNTOLD_MS: Final = 1
+UNSTATED_MS: Final = 1
 """The channel time of a channel that has rows with a lifetime, until an EXPIRE record states
 one."""
 
@@ -127,12 +127,12 @@ def written(
     """The result of a record that writes rows, with what it changes in the index."""
     writes = list(result.writes)
     changes: list[Change] = [*index_changes(writes, expires_ms, read), *result.state_writes]
-    told_ms = 0
+    stated_ms = 0
     if expires_ms and not time_ms:
-        told_ms = UNTOLD_MS
-        changes.append(stored_time(told_ms))
+        stated_ms = UNSTATED_MS
+        changes.append(stored_time(stated_ms))
     return ApplyResult(
-        writes, result.conflict_seq, tuple(changes), result.answer, expires_ms, told_ms
+        writes, result.conflict_seq, tuple(changes), result.answer, expires_ms, stated_ms
     )
 
 

@@ -142,7 +142,7 @@ class TableMachine(StateMachine):
         )
         # S10: decided by the applied rows alone, so every replica decides the same.
         if present != expected:
-            told = condition_outcome(record.last_seq, held=False)
-            return ApplyResult((), conflict_seq=present, state_writes=(told,))
-        told = condition_outcome(record.last_seq, held=True)
-        return ApplyResult(((key, sealed),), state_writes=(told,))
+            outcome = condition_outcome(record.last_seq, held=False)
+            return ApplyResult((), conflict_seq=present, state_writes=(outcome,))
+        outcome = condition_outcome(record.last_seq, held=True)
+        return ApplyResult(((key, sealed),), state_writes=(outcome,))

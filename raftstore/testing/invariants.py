@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
-from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, mark_of
+from raftstore.core.batches import BATCH_KINDS, NOT_REPORTED, mark_of
 from raftstore.core.replica import Replica
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_expire, decode_with_ttl
@@ -260,9 +260,11 @@ class Oracle:
         tables, channel = runner.parts.tables, runner.channel
         time_ms = tables.channel_time(channel)
         if time_ms > 1 and tables.is_idle(channel):
-            told_ms = self.truth(channel).time_at(tables.applied_seq(channel))
-            if time_ms != told_ms:
-                text = f"{node} is at the time {time_ms} of {runner.name}, its log tells {told_ms}"
+            stated_ms = self.truth(channel).time_at(tables.applied_seq(channel))
+            if time_ms != stated_ms:
+                text = (
+                    f"{node} is at the time {time_ms} of {runner.name}, its log tells {stated_ms}"
+                )
                 self._fail("S10", text)
 
     def _look_at_commit(self, node: NodeId, runner: ChannelRunner, seen: _Seen) -> Seq:
@@ -289,7 +291,7 @@ class Oracle:
                 "O4", f"guid {ack.guid.hex()} acknowledged at {ack.last_seq}, stands at {at}"
             )
         if ack.conflict != (ack.last_seq in truth.conflicts):
-            self._fail("S10", f"condition at seq {ack.last_seq} told {ack.conflict}")
+            self._fail("S10", f"condition at seq {ack.last_seq} reported {ack.conflict}")
         self.acknowledged.setdefault(channel, {})[ack.guid] = ack.last_seq
         of_term = self.acknowledged_in.setdefault(channel, {})
         of_term[ack.term] = max(of_term.get(ack.term, Seq(0)), ack.last_seq)
@@ -367,7 +369,7 @@ class Oracle:
                     f"was committed {now_ms - truth.records[missed].committed_ms:.0f} ms ago",
                 )
         held = bisect_right(truth.marks, applied)
-        if served.batches not in (NOT_TOLD, held):
+        if served.batches not in (NOT_REPORTED, held):
             self._fail("S10", f"{served.node} counts {served.batches} of {held} batches")
         if served.lag is not None and served.batches_behind is not None:
             missing = bisect_right(truth.marks, applied + served.lag) - held

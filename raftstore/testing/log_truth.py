@@ -271,8 +271,8 @@ class LogTruth:
             index = _index(log, channel)
             if channel in differing or not _is_same(expected, index):
                 self._fail(
-                    f"channel {channel.hex()} came back with {_told(index)}, which it never held "
-                    f"after all that was told durable; it held {expected.vote[0]}/"
+                    f"channel {channel.hex()} came back with {_described(index)}, which it never "
+                    f"held after all that was reported as durable; it held {expected.vote[0]}/"
                     f"{expected.vote[1]} and {len(expected.records)} records up to "
                     f"{tuple(expected.end)}"
                 )
@@ -377,6 +377,6 @@ def _is_same(expected: _Expected, index: ChannelIndex) -> bool:
     return expected.records == _held(index)
 
 
-def _told(index: ChannelIndex) -> str:
+def _described(index: ChannelIndex) -> str:
     lost = "" if index.shortfall is None else f", recovering from {tuple(index.shortfall)}"
     return f"{index.term}/{index.voted_for} and {len(index)} records up to {tuple(index.end)}{lost}"

@@ -115,10 +115,10 @@ class RottingNode(SimNode):
         with self._ends_on_damage():
             super().hand_over_all()
 
-    def told_of_disk(self, stall: StorageStall | None) -> None:
+    def on_disk_stall(self, stall: StorageStall | None) -> None:
         """The watchdog reports that the disk hangs, or goes on."""
         with self._ends_on_damage():
-            super().told_of_disk(stall)
+            super().on_disk_stall(stall)
 
     def resume(self) -> None:
         """SIGCONT: everything that waited happens now, in order."""

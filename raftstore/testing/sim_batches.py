@@ -81,22 +81,22 @@ class BatchOracle:
         self._cluster = cluster
         self.listed: dict[int, _Decision] = {}
         """Attempt -> what its driver was about to commit."""
-        self.told: dict[tuple[str, int], int] = {}
+        self.reported: dict[tuple[str, int], int] = {}
 
     def on_success(self, writer: str, batch_id: int, answer: BatchAnswer) -> None:
         """I5: success was answered, so every channel that the batch touches has applied it."""
         decision = self.listed.get(answer.attempt)
         if decision is None or (decision.writer, decision.batch_id) != (writer, batch_id):
-            self._fail(f"I5: batch {batch_id} of {writer} is told as attempt {answer.attempt}")
+            self._fail(f"I5: batch {batch_id} of {writer} is reported as attempt {answer.attempt}")
             return
-        first = self.told.setdefault((writer, batch_id), answer.n)
+        first = self.reported.setdefault((writer, batch_id), answer.n)
         if first != answer.n:
             self._fail(f"I5: batch {batch_id} of {writer} is commit {first}, then {answer.n}")
         for partition in decision.touched:
             truth = self._cluster.oracle.truth(self._cluster.table_channels[partition])
             if truth.batches.newest < answer.n:
                 self._fail(
-                    f"I5: commit {answer.n} was told as done; partition {partition} is at "
+                    f"I5: commit {answer.n} was reported as done; partition {partition} is at "
                     f"{truth.batches.newest}"
                 )
 

@@ -333,8 +333,8 @@ class SimCluster:
                 self.scheduler.after(delay, self._lose, other, other.incarnation, node)
 
     def _tell_of_life(self, node: NodeId) -> None:
-        for told in tuple(self.on_life):
-            told(node)
+        for notify in tuple(self.on_life):
+            notify(node)
 
     def reset_connection(self, a: SimNode, b: SimNode) -> None:
         """A connection breaks and comes back: both sides see it, neither is dead."""

@@ -28,7 +28,7 @@ class DiskUser(Protocol):
     def is_up(self) -> bool:
         """Whether it lives now."""
 
-    def told_of_disk(self, stall: StorageStall | None) -> None:
+    def on_disk_stall(self, stall: StorageStall | None) -> None:
         """The watchdog reports that the disk hangs, or goes on."""
 
     def sync_completed(self, incarnation: int, batch: Batch) -> None:
@@ -53,7 +53,7 @@ class SimDisk:
         self._node = node
         self._scheduler = scheduler
         self._held: _Sync | None = None
-        self._is_told = False
+        self._is_reported = False
         self.is_hanging = False
 
     def hang(self) -> None:
@@ -67,9 +67,9 @@ class SimDisk:
         node = self._node
         if held is None or held.incarnation != node.incarnation:
             return
-        if self._is_told and node.is_up:
-            node.told_of_disk(None)
-        self._is_told = False
+        if self._is_reported and node.is_up:
+            node.on_disk_stall(None)
+        self._is_reported = False
         node.sync_completed(held.incarnation, held.batch)
 
     def holds(self, incarnation: int, batch: Batch) -> bool:
@@ -78,7 +78,7 @@ class SimDisk:
             return False
         scheduler = self._scheduler
         self._held = held = _Sync(incarnation, batch, scheduler.now_ms)
-        self._is_told = False
+        self._is_reported = False
         storage = self._node.settings.storage
         scheduler.after(float(storage.stall_handover_ms), self._tell, held)
         scheduler.after(float(storage.stall_limit_ms), self._end, held)
@@ -87,7 +87,7 @@ class SimDisk:
     def stall(self) -> StorageStall | None:
         """The stall that was reported to the node; None while there is none."""
         held = self._held
-        if held is None or not self._is_told or held.incarnation != self._node.incarnation:
+        if held is None or not self._is_reported or held.incarnation != self._node.incarnation:
             return None
         waited_ms = int(self._scheduler.now_ms - held.since_ms)
         return StorageStall("fdatasync", "log", waited_ms)
@@ -102,8 +102,8 @@ class SimDisk:
         if self._node.is_paused:
             self._scheduler.after(STOPPED_LOOK_MS, self._tell, held)
             return
-        self._is_told = True
-        self._node.told_of_disk(self.stall())
+        self._is_reported = True
+        self._node.on_disk_stall(self.stall())
 
     def _end(self, held: _Sync) -> None:
         if self._is_over(held):

@@ -57,7 +57,7 @@ class SimNode:
         """Of its disk; None: the node does not look."""
         self.level = LEVEL
         """Of the version that is installed here; it changes while the node is down."""
-        self.told: dict[NodeId, int] = {}
+        self.known_levels: dict[NodeId, int] = {}
         """Peer -> the level that it reported on the last connection that this life made to it."""
         self.ends: list[tuple[float, str, str]] = []
         """When, how ("crash": the power went, or "kill") and why its processes ended."""
@@ -109,7 +109,7 @@ class SimNode:
         self.incarnation += 1
         self._applying = self._reading = self._is_in_turn = False
         self._timer_at = None
-        self.told = {}
+        self.known_levels = {}
         self.clock = self._new_clock()
         cluster = self.cluster
         identity = NodeIdentity(
@@ -290,7 +290,7 @@ class SimNode:
     def on_peer_connected(self, node: NodeId, level: int) -> None:
         """A connection to a peer was established."""
         if self.runner is not None and not self._waits(self.on_peer_connected, node, level):
-            self.told[node] = level
+            self.known_levels[node] = level
             self.runner.on_peer_connected(node, node_name(node), level, self.clock.now_ms())
             self._after_step()
 
@@ -371,9 +371,9 @@ class SimNode:
             self.cluster.scheduler.after(after_ms, self._written, self.incarnation, batch)
         self.cluster.scheduler.after(delay, self.sync_completed, self.incarnation, batch)
 
-    def told_of_disk(self, stall: StorageStall | None) -> None:
+    def on_disk_stall(self, stall: StorageStall | None) -> None:
         """The watchdog reports that the disk hangs, or goes on."""
-        if self.runner is not None and not self._waits(self.told_of_disk, stall):
+        if self.runner is not None and not self._waits(self.on_disk_stall, stall):
             self.runner.on_storage_stalled(stall, self.clock.now_ms())
             self._after_step()
 

@@ -84,7 +84,7 @@ def check_lag(cluster: SimCluster, served: Served, knew: Knew | None) -> None:
     is_same_life = cluster.nodes[knew.node].incarnation == knew.incarnation
     if is_same_life and served.applied_seq + served.lag < knew.commit_seq:
         _fail(
-            f"lag {served.lag} at {served.applied_seq} was told by a node that knew "
+            f"lag {served.lag} at {served.applied_seq} was stated by a node that knew "
             f"{knew.commit_seq} to be committed"
         )
 

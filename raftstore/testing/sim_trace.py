@@ -68,6 +68,6 @@ class Trace:
         return self._digest.hexdigest()
 
     def _fold(self) -> None:
-        told = [event.line() if type(event) is TraceEvent else event for event in self._pending]
-        self._digest.update(repr(told).encode())
+        reported = [event.line() if type(event) is TraceEvent else event for event in self._pending]
+        self._digest.update(repr(reported).encode())
         self._pending.clear()

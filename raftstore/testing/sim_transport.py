@@ -27,7 +27,7 @@ class Sender(Protocol):
     incarnation: int
     failpoint: str | None
     level: int
-    told: dict[NodeId, int]
+    known_levels: dict[NodeId, int]
     is_dying: bool
     clock: DriftingClock
 
@@ -115,11 +115,11 @@ class SimTransport:
 
     def _check_level(self, to: NodeId, message: Message) -> None:
         """The peer reads it, as far as it reported on the connection that would carry it."""
-        told = self._node.told.get(to)
-        if told is not None and not is_readable(message, told) and self._may_send():
+        level = self._node.known_levels.get(to)
+        if level is not None and not is_readable(message, level) and self._may_send():
             text = (
-                f"levels: {self._node.node} sends a {type(message).__name__} to {to}, which told "
-                f"level {told}"
+                f"levels: {self._node.node} sends a {type(message).__name__} to {to}, which "
+                f"reported level {level}"
             )
             raise InvariantError(text)
 

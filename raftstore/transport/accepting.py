@@ -20,7 +20,7 @@ logger = logging.getLogger("raftstore.transport")
 
 ACCEPT_RETRY_S: Final = 0.1
 """A port that has met the reserve, or the limit of the system, accepts nothing for this long."""
-TOLD_EVERY_S: Final = 10.0
+REPORT_EVERY_S: Final = 10.0
 """One log line in this time says so."""
 
 
@@ -66,7 +66,7 @@ class Acceptor:
         self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         files.refused.setdefault(name, 0)
         self._listen()
 
@@ -104,8 +104,8 @@ class Acceptor:
     def _pause(self, reason: str) -> None:
         self._files.refused[self._name] += 1
         now_s = self._loop.time()
-        if now_s >= self._told_s + TOLD_EVERY_S:
-            self._told_s = now_s
+        if now_s >= self._reported_s + REPORT_EVERY_S:
+            self._reported_s = now_s
             logger.warning(
                 "connections refused",
                 extra=fields(

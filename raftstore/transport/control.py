@@ -32,7 +32,7 @@ Expected = Mapping[NodeId, tuple[bytes, bytes, bool]]
 NOTHING_EXPECTED: Final[Expected] = {}
 _News = deque[tuple[Callable[..., None], tuple[object, ...]]]
 
-TOLD_AT_ONCE: Final = 64
+NEWS_AT_ONCE: Final = 64
 """Messages that the main loop gets in one turn; others of its work come in between. Signs
 of life come first: elections of a thousand channels are minutes of its time, and a heartbeat that
 waits behind them is a missed one, which makes more elections, without end."""
@@ -209,7 +209,7 @@ class ControlLoop:
             dialer.send(encode_frame_of(beat))
 
     async def _listen(self, late_ms: int) -> None:
-        """A peer is silent only if nothing of it waits unread here, or untold to the main loop."""
+        """A peer is silent only if nothing of it waits unread here or waits for the main loop."""
         until_ms, lates = self._now_ms(), self._lates
         for _ in range(_READING_TURNS):
             await asyncio.sleep(0)
@@ -332,6 +332,6 @@ class ControlLoop:
 
     def _tell_next(self) -> None:
         self.tell_signs()
-        for _ in range(min(TOLD_AT_ONCE, len(self._news))):
+        for _ in range(min(NEWS_AT_ONCE, len(self._news))):
             tell, args = self._news.popleft()
             tell(*args)

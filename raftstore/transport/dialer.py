@@ -77,8 +77,8 @@ class Dialer:
         self._on_refused = on_refused
         self._flushes = flushes or FlushQueue(asyncio.get_running_loop())
         self._connection: FramedProtocol | None = None
-        self._told_refused = False
-        self._told_reason: CloseReason | None = None
+        self._is_refusal_logged = False
+        self._logged_reason: CloseReason | None = None
         self._notes = VersionNotes()
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -126,8 +126,8 @@ class Dialer:
                 is_second_chance = not is_second_chance
                 if is_second_chance:
                     continue
-            elif refused and not self._told_refused:
-                self._told_refused = True
+            elif refused and not self._is_refusal_logged:
+                self._is_refusal_logged = True
                 self._on_lost(self.peer, True)
             with suppress(TimeoutError):
                 # Not wait_for: Python 3.11's forgets a cancellation that meets the event, and
@@ -140,8 +140,8 @@ class Dialer:
         """Wait for the end of an open connection; True if it lasted longer than any back-off."""
         loop = asyncio.get_running_loop()
         opened_s = loop.time()
-        self._told_refused = False
-        self._told_reason = None
+        self._is_refusal_logged = False
+        self._logged_reason = None
         # Shielded: cancelling this task must not cancel what close() waits for.
         await asyncio.shield(connection.closed)
         self._connection = None
@@ -173,9 +173,9 @@ class Dialer:
 
     def _log_once(self, reason: CloseReason | None) -> None:
         """One line for a series of attempts that fail for the same reason."""
-        if reason is None or reason == self._told_reason:
+        if reason is None or reason == self._logged_reason:
             return
-        self._told_reason = reason
+        self._logged_reason = reason
         self._on_refused(reason)
         logger.warning(
             "peer refused",

@@ -18,7 +18,7 @@ from raftstore.types import NodeId, node_name
 logger = logging.getLogger("raftstore.transport")
 
 
-_TOLD: Final = frozenset({GoodbyeCode.UNSUPPORTED_VERSION, GoodbyeCode.MALFORMED})
+_LOGGED: Final = frozenset({GoodbyeCode.UNSUPPORTED_VERSION, GoodbyeCode.MALFORMED})
 """Reasons that are reported; others pass, or are reported elsewhere."""
 
 
@@ -26,16 +26,16 @@ class VersionNotes:
     """Notes reported already, per peer and reason; bounded by the number of peers."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[NodeId, str], bytes] = {}
+        self._logged: dict[tuple[NodeId, str], bytes] = {}
 
     def on_closed(self, peer: NodeId, connection: FramedProtocol) -> None:
         """A connection that was open has ended; most reasons are none of ours."""
         reason, remote = connection.reason, connection.remote
-        if reason is None or remote is None or reason.code not in _TOLD:
+        if reason is None or remote is None or reason.code not in _LOGGED:
             return
-        if self._told.get((peer, reason.code)) == remote.boot_id:
+        if self._logged.get((peer, reason.code)) == remote.boot_id:
             return
-        self._told[peer, reason.code] = remote.boot_id
+        self._logged[peer, reason.code] = remote.boot_id
         if reason.code == GoodbyeCode.UNSUPPORTED_VERSION:
             older = node_name(peer) if reason.by_peer else "this node"
             title, remedy = "versions differ", f"run a newer version on {older}"

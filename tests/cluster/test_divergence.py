@@ -29,7 +29,7 @@ HEALING = (
 )
 
 
-def told_by(client: Client, node: str) -> dict[str, dict[str, Any]]:
+def reported_by(client: Client, node: str) -> dict[str, dict[str, Any]]:
     """The events of healing that a node reports, the last of each type."""
     found = client.events(HEALING).events
     return {event["type"]: event for event in found if event["node"] == node}
@@ -58,7 +58,7 @@ def test_changed_log_and_damaged_table_heal_by_themselves(tmp_path: Path) -> Non
         cluster.start("n3")
         cluster.wait_until_ready()  # a node that ended says why
         wanted = {"replica_diverged", "divergence_located", "replica_healed", "table_healed"}
-        told = eventually(lambda: told_by(client, "n3"), lambda seen: wanted <= set(seen))
+        told = eventually(lambda: reported_by(client, "n3"), lambda seen: wanted <= set(seen))
         assert told["replica_diverged"]["replica"] == "n3"
         assert told["divergence_located"]["equal_to"] < seq
         assert told["divergence_located"]["differs_at"] >= seq

@@ -70,7 +70,7 @@ class Watcher(threading.Thread):
             with self._cluster.connect(timeout=20.0) as reader:
                 while not self.done.is_set():
                     self._look(reader)
-        except Exception as error:  # noqa: BLE001 - told by the test
+        except Exception as error:  # noqa: BLE001 - the test reports it
             self.failure = error
 
     def _look(self, reader: Client) -> None:

@@ -1,6 +1,6 @@
 """SIGSTOP of real nodes: what waited in their buffers meanwhile is not taken for news (S7.3).
 
-The sleeper is cut off from its peers before it wakes up, so nothing but its own guard can tell it
+The sleeper is cut off from its peers before it wakes up, so nothing but its own guard can notice
 that it slept: without that, both tests find the old row served as if nothing were missing.
 """
 

@@ -1,6 +1,6 @@
 """Rows with a lifetime (TTL), in LevelDB's tables and in the simulated ones: who sees them, until
 when, and what is left of them
-(docs/decisions/0027-rows-expire-by-a-time-that-the-log-tells.md)."""
+(docs/decisions/0027)."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_kip_08_09_metadata_of_a_key_takes_a_serializer_and_a_partitioner() -> N
 
 
 def test_kip_27_on_change_survives_a_raising_callback(caplog: pytest.LogCaptureFixture) -> None:
-    """KIP-27: each is told of the new leader; the failure is logged."""
+    """KIP-27: each is notified of the new leader; the failure is logged."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         heard: list[tuple[str, KeyQueryMetadata]] = []

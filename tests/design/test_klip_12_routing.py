@@ -1,7 +1,7 @@
 """KLIP-12, "Lag-aware routing": one test per requirement, quoting its sentence.
 
 Where a query goes is decided by the production code: by a node's view of the others
-(``raftstore.policy.views``), and by the client beside it. What the nodes know they told each other
+(``raftstore.policy.views``), and by the client beside it. What the nodes know comes
 by heartbeats and lag reports. The document's test plan is ``test_klip_12_scenarios``.
 """
 

@@ -67,7 +67,7 @@ class Side:
                 channels={CHANNEL: self.runner},
                 settings=SETTINGS,
                 tell=lambda name, **_: self.events.append(name),
-                told_level=lambda _: (other,),
+                nodes_at_level=lambda _: (other,),
                 reopen=self._reopen,
                 first_id=1,
             )

@@ -42,7 +42,7 @@ def test_lag_told_below_what_is_known_is_found(monkeypatch: pytest.MonkeyPatch) 
         return (None if told is None else 0), age_ms
 
     monkeypatch.setattr(Reader, "lag", lag)
-    assert "was told by a node that knew" in _found(1, apply_max_ms=20.0)
+    assert "was stated by a node that knew" in _found(1, apply_max_ms=20.0)
 
 
 @pytest.mark.slow

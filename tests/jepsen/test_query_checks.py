@@ -214,9 +214,9 @@ def bounded(applied: int, bound: int | None, said: int | None, **told: Any) -> O
         (bounded(8, 1, 1), []),
         (bounded(5, 1, 1), []),
         (bounded(5, None, 1, max_lag=9), []),
-        (bounded(4, 1, 1), ["batches_beyond", "batches_under_told"]),
+        (bounded(4, 1, 1), ["batches_beyond", "batches_understated"]),
         (bounded(4, 1, 2), ["batches_beyond", "over_bound"]),
-        (bounded(4, None, 1, max_lag=9), ["batches_under_told"]),
+        (bounded(4, None, 1, max_lag=9), ["batches_understated"]),
         (bounded(10, 0, None), ["unreported"]),
     ],
 )

@@ -57,7 +57,7 @@ def test_partition_has_its_shape(kind: str, degrees: list[int]) -> None:
 
 @pytest.mark.parametrize(("kind", "cut"), [("one-way-in", 2), ("one-way-out", 2), ("half-open", 1)])
 def test_one_way_faults_leave_the_other_way_open(kind: str, cut: int) -> None:
-    """The deaf still talk, the mute still hear."""
+    """A node that receives nothing still sends, one that sends nothing still receives."""
     world = World()
     heal = world.inject(kind)
     silent = everyone(world) - world.heard()

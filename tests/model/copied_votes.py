@@ -38,7 +38,7 @@ class One(NamedTuple):
     promised: int = 0
     applied: int = 0
     has_hole: bool = False
-    """It hears no candidate and no leader, before it is filled or given up."""
+    """It takes messages of no candidate and no leader, before it is filled or given up."""
 
     @property
     def keeps_promises(self) -> bool:

@@ -1,14 +1,14 @@
 """A model of three replicas that acknowledge what a stop may take from them (S0.6).
 
 At the levels below fsync a replica acknowledges records that it has not synced. After a stop that
-may have cost some of them it is *in doubt*: how many it lost, nothing here can tell. Term and vote
+may have cost some of them it is *in doubt*: how many it lost, nothing here can say. Term and vote
 are synced, and a log loses its end only. In doubt it neither votes, stands nor acknowledges, until
 it knows a *target*, a history that is at or above everything that it ever acknowledged and that
 any replica still holds:
 
-* the end of a leader's log, told in answer to a question of this life, by the leader of its own
+* the end of a leader's log, given in answer to a question of this life, by the leader of its own
   term or a higher one; or
-* the highest end among all replicas, each told in answer to a question of this life.
+* the highest end among all replicas, each given in answer to a question of this life.
 
 Either may replace a target: what the one before came from may be lost as well, and then nobody
 ever comes so far. With a target it votes, for candidates that have come at least as far; it stands
@@ -69,7 +69,7 @@ class One(NamedTuple):
 
 
 class State(NamedTuple):
-    """Of all of them; ``acknowledged``: (number, term) of records that clients were told of."""
+    """Of all of them; ``acknowledged``: (number, term) of records that were reported to clients."""
 
     ones: tuple[One, One, One] = (One(), One(), One())
     acknowledged: frozenset[tuple[int, int]] = frozenset()

@@ -2,7 +2,7 @@
 
 Entries are written in order and synced together; a power cut leaves some prefix of those that were
 not synced, the next one perhaps torn, and brings back some of the files whose removal was not
-synced. A base entry tells the base of its channel and the end of its log; one that replaces the log
+synced. A base entry has the base of its channel and the end of its log; one that replaces the log
 is written twice, for without it the next record may seem to continue what was replaced. The floor
 goes up in three steps: the mark, the removal of files, the sync of their directory.
 

@@ -270,7 +270,7 @@ def staged(channel: int, chunk: Chunk) -> int:
 
 @cache
 def dropped(channel: int, writer: str, up_to: int) -> int:
-    """The channel once it was told a floor."""
+    """The channel once it got a floor."""
     return step(channel, Drop(writer, up_to))[0]
 
 

@@ -105,7 +105,7 @@ class Readers:
                 replies[channel] = (head.n, head.vector)
                 heard = session._replace(replies=tuple(replies))
                 yield f"read ch{channel} = {head.n}", state._replace(session=heard)
-                if self.asks_for_a_token:  # one replica of one channel tells n for all
+                if self.asks_for_a_token:  # one replica of one channel reports n for all
                     token = session._replace(replies=((head.n, head.vector),) * self.channels)
                     yield f"token {head.n} of ch{channel}", state._replace(session=token)
         if not missing:

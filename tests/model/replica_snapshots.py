@@ -6,7 +6,7 @@ The replica has a log (behind a base, with an end, and maybe a tail of another h
 and the promise that its mark keeps. Its log and its table are replaced apart: the table by a
 snapshot of the leader's (B), the base by the leader's base (A). In between the leader changes, its
 base moves on, the process dies (what is not durable may be gone), and a table is lost, or the end
-of a log, which its mark then tells.
+of a log, which its mark then states.
 
 What must hold in every state that is reached:
 

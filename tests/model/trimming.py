@@ -2,10 +2,10 @@
 
 The log is one script of committed records. The table is where its applied position says; a power
 cut takes it back to any position since the newest flush that happened. A barrier notes a position,
-flushes, and tells it; where the disk is full the flush does not happen, and LevelDB says so only to
-the next write. The base moves to any seq that the rules allow, in the log at once and on the disk
-later. After each power cut the replica has to be whole (I1 of decision 0023), and to be able to
-apply the script to its end.
+flushes, and reports it; where the disk is full the flush does not happen, which LevelDB says only
+to the next write. The base moves to any seq that the rules allow, in the log at once and on the
+disk later. After each power cut the replica has to be whole (I1 of decision 0023), and to be able
+to apply the script to its end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class State(NamedTuple):
     barrier: tuple[int, int, bool] | None = None
     """Under way: its position, the highest base beside it, and whether the flush happened."""
     known: tuple[int, int] | None = None
-    """The newest that was told: position and highest base."""
+    """The newest that was reported: position and highest base."""
     cuts: int = 0
 
 

@@ -90,12 +90,12 @@ class Model:
         return True
 
     def may_tell(self, world: World, n: int) -> bool:
-        """Whether success of a commit may be told (COMMIT)."""
+        """Whether success of a commit may be reported (COMMIT)."""
         heads = tuple(max(each, default=0) for each in world.applied)
         return not machines.waits(world.coordinator, n, heads)
 
     def may_tell_already(self, world: World, n: int) -> bool:
-        """Whether success of a commit may be told (ALREADY)."""
+        """Whether success of a commit may be reported (ALREADY)."""
         return self.may_tell(world, n)
 
     def may_drop(self, world: World) -> Iterator[tuple[int, str, int]]:
@@ -254,7 +254,7 @@ class Model:
             yield self._success(world, driver, now, f"d{driver} success by DUP b{now.batch}")
 
     def _success(self, world: World, driver: int, now: Driver, told: str) -> Move:
-        """I5, checked at the moment at which it is told; then Spark's log, and the next batch."""
+        """I5, checked when it is reported; then Spark's log, and the next batch."""
         writer = self.plans[driver][0]
         made = [
             (n, each)

@@ -148,7 +148,7 @@ class Campaign:
         self.counts: dict[str, Counter[str]] = {}
 
     def work(self, runner: Forks) -> None:
-        """Try all of them and tell of each."""
+        """Try all of them and print each."""
         if self._reach is None:
             ran = runner.run(None, runner.tests, FIRST_SECONDS)
             if ran.end is not End.PASSED:
@@ -174,7 +174,7 @@ class Campaign:
         return "unnoticed"
 
     def summary(self) -> float:
-        """Tell the figures of each room; the percentage noticed of all that are not equivalent."""
+        """Print the figures of each room; the percentage noticed of all that are not equivalent."""
         total: Counter[str] = Counter()
         for room, counts in [*self.counts.items(), ("all", total)]:
             total.update(counts if room != "all" else {})
@@ -192,7 +192,7 @@ def _percent(counts: Counter[str]) -> float:
 
 
 def main() -> int:
-    """Draw mutants, try them, tell what became of each."""
+    """Draw mutants, try them, print what became of each."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     today = dt.datetime.now(dt.UTC).date().isoformat()
     parser.add_argument("--seed", default=today, help="which mutants (default: the date)")

@@ -96,7 +96,7 @@ class _Reuser:
 
 
 class Place(NamedTuple):
-    """One write: its cell tells it from all others."""
+    """One write: its cell distinguishes it from all others."""
 
     channel: ChannelId
     key: bytes

@@ -74,7 +74,7 @@ class BrokenPromiseError(AssertionError):
 
 
 class _Files(FileOps):
-    """Real files that fail when told, and know how much of each was synced."""
+    """Real files that fail when asked to, and know how much of each was synced."""
 
     def __init__(self) -> None:
         self.failing: str | None = None

@@ -88,7 +88,7 @@ class Result:
 
 
 def run_child(task: Task, seeds: Sequence[int], *, sound: bool = False) -> list[dict[str, Any]]:
-    """Run a child on the seeds; what it told, one entry per run. ``sound``: without the edits."""
+    """Run a child on the seeds; its reports, one per run. ``sound``: without the edits."""
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     name, label = task.key
     arguments = ["-m", "tests.mutations.child", *(["--sound"] if sound else []), name, label]

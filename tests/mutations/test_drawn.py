@@ -1,4 +1,4 @@
-"""Runs drawn from seeds: broken where the mutation says, told from sound code, recorded."""
+"""Runs drawn from seeds: broken where the mutation says, compared with sound code, recorded."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_replay_looks_further_when_the_recorded_seed_moved(
 
 
 def test_mutation_nobody_sees_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told after how many seeds."""
+    """It is reported after how many seeds."""
     result = run_fakes(monkeypatch, FakeChildren(catching=[]), None)
     assert (result.catch, result.seeds_run, result.failure) == (None, 5, None)
 

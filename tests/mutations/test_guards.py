@@ -26,7 +26,7 @@ def test_store_keeps_its_promises_in_a_random_run(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_client_keeps_its_word_in_a_random_world(seed: int) -> None:
-    """The real publisher under faults: every outcome it told is true in the committed log."""
+    """The real publisher under faults: every outcome it reported is true in the committed log."""
     assert run_client_world(seed, {"operations": "200"}) is None
 
 

@@ -34,7 +34,7 @@ def play(text: str) -> str:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script_prints_what_it_says(path: Path, request: pytest.FixtureRequest) -> None:
-    """A scenario runs exactly as its script tells."""
+    """A scenario runs exactly as its script states."""
     written = path.read_text()
     played = play(written)
     if request.config.getoption("--rewrite"):

@@ -111,7 +111,7 @@ def away_and_cut(scene: Scene) -> SimNode:
 
 
 def test_lesson_6_reads_that_wait_below_an_installed_snapshot_are_answered() -> None:
-    """Lesson 6: reads and states of sessions that ask for a position in the snapshot hear at once
+    """Lesson 6: reads and states of sessions that ask for a position in the snapshot get at once
     what is so, long before their deadline: never that the table was dropped, never nothing."""
     scene = Scene()
     away = away_and_cut(scene)
@@ -274,7 +274,7 @@ def test_lesson_17_positions_derived_from_a_log_are_right_after_each_truncation(
 
 def test_lesson_19_feed_from_a_future_position_waits_and_tells_nothing_old() -> None:
     """Lesson 19: a position that is not there yet is refused by every replica; once it is, what
-    follows it is told, and nothing of before."""
+    follows it is reported, and nothing of before."""
     scene = Scene()
     future = Seq(scene.applied(scene.leader) + 5)
     for node in scene.cluster.nodes.values():
@@ -290,7 +290,7 @@ def test_lesson_19_feed_from_a_future_position_waits_and_tells_nothing_old() -> 
 
 
 def test_lesson_19_feed_from_positions_that_were_just_cut() -> None:
-    """Lesson 19: the base itself is a position, and the deletion right behind it is told; every
+    """Lesson 19: the base itself is a position, and the deletion right behind it is reported; every
     position in front of it is refused with the base, by each replica with its own."""
     scene = Scene()
     scene.put(3)
@@ -322,7 +322,7 @@ def test_lesson_19_feed_from_positions_that_were_just_cut() -> None:
 @pytest.mark.slow
 def test_lesson_19_feed_over_an_install_and_two_snapshots_in_a_row() -> None:
     """Lesson 19: a reader at a replica that takes one snapshot, and another one before it has a
-    base for the first, is refused or told what is so, never less and never more."""
+    base for the first, is refused or gets what is so, never less and never more."""
     scene = Scene()
     away = scene.followers()[0]
     away.kill("away")

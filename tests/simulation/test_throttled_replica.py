@@ -127,7 +127,7 @@ def test_throttled_replica_says_so_is_sent_everything_once_and_ends_within_its_b
 
 @pytest.mark.slow
 def test_node_of_a_throttled_replica_ends_where_that_is_asked_for() -> None:
-    """NATS-195: with exit code 75 on real nodes; here its driver is told, once."""
+    """NATS-195: with exit code 75 on real nodes; here its driver is notified, once."""
     catchup = replace(SETTINGS.catchup, slow_action="exit")
     world = Throttled(replace(SETTINGS, catchup=catchup))
     world.slow.crash("test")

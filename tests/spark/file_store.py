@@ -142,7 +142,7 @@ class FileStore:
         options: SinkOptions,
     ) -> BatchResult:
         info = self.table_info(name)
-        self.fail_if_told()
+        self.fail_if_wanted()
         request = CommitBatch(
             request_id=1,
             channel=channel_id(info.uuid, 0),
@@ -206,7 +206,7 @@ class FileStore:
         (self.directory / "reads" / uuid.uuid4().hex).write_text(f"{partition} {len(items)}")
         for at in range(0, len(items), 2):
             yield items[at : at + 2]
-            self.fail_if_told()
+            self.fail_if_wanted()
 
     def cuts(
         self, name: str, token: SnapshotToken, start: bytes, stop: bytes, parts: int
@@ -232,7 +232,7 @@ class FileStore:
             path.unlink()
         return sorted(reads)
 
-    def fail_if_told(self) -> None:
+    def fail_if_wanted(self) -> None:
         """Take the next failure that shall happen."""
         for refusal in sorted((self.directory / "refusals").iterdir()):
             text = refusal.read_text()
@@ -321,7 +321,7 @@ class FileStager:
         with self._store.batches(self._name) as truth:
             for chunk in self._chunks:
                 truth.stage(*chunk)
-        self._store.fail_if_told()
+        self._store.fail_if_wanted()
         parts: dict[int, ChannelPart] = {}
         for partition, payload, rows in self._chunks:
             digest = hashlib.blake2b(payload, digest_size=16).digest()
@@ -351,7 +351,7 @@ class FileWriter:
         draft.rename(records / f"{self._name}-{time.time_ns():020}-{uuid.uuid4().hex}")
 
     def flush(self) -> None:
-        self._store.fail_if_told()
+        self._store.fail_if_wanted()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def texts(frame, columns):
 
 def test_look_up_gives_every_type_as_it_was_written_through_both_doors(spark, scripted):
     """Rows of the table for keys that it has, nulls for those it has not; a key column of another
-    type is told in Spark's error."""
+    type is named in Spark's error."""
     servers = scripted.endpoints
     written = spark.sql(EVERY_TYPE).cache()
     sink = written.write.format("raftstore").option("bootstrap.servers", servers)

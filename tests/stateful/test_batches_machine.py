@@ -178,7 +178,7 @@ class BatchesMachine(RuleBasedStateMachine):
     def _stage(self, ticket: Ticket, sent: Sent) -> None:
         for where, task, run, rows, arrives in sent:
             if ticket.sent is not None and (task, run) in ticket.sent[0].manifest.winners:
-                continue  # who was listed has told all that it sent; others may go on
+                continue  # who was listed has reported all that it sent; others may go on
             header = ChunkHeader(
                 ticket.writer, ticket.attempt, task, run, len(ticket.chunks), ticket.mode
             )
@@ -287,7 +287,7 @@ class BatchesMachine(RuleBasedStateMachine):
         assert verdict.vector == self._vector(verdict.n)
 
     def _tell_success(self, writer: str, verdict: Verdict) -> None:
-        """I5: told only when every touched channel has applied it, and it was committed once."""
+        """I5: reported only when every touched channel applied it, and it was committed once."""
         if self._waits(verdict.n):
             return
         made = self.commits[verdict.n]

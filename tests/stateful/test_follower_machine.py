@@ -124,7 +124,7 @@ class FollowerMachine(RuleBasedStateMachine):
 
     @rule()
     def notice(self) -> None:
-        """The leader tells its end."""
+        """The leader reports its end."""
         last = self.leader_log[-1]
         self.bench.receive(CommitNotice(CHANNEL, Term(TERM), Seq(0), last.last_seq, last.term, b""))
 

@@ -35,7 +35,7 @@ def identity(stored: Record) -> Identity:
 
 
 class ReplicaMachine(RuleBasedStateMachine):
-    """A world of three, its committed truth, and what publishers were told."""
+    """A world of three, its committed truth, and what was reported to publishers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 Five simulated nodes, tables of three replicas, so that every node hosts some channels and knows
 others by reports only. After every call into every engine the kept channels are compared with
-``tests.unit.engine.view_oracle``; after every rule also as they would be told later, with nothing
+``tests.unit.engine.view_oracle``; after every rule also as they would be later, with nothing
 more having happened: when the last report of a leader is too old, for one.
 """
 

@@ -45,12 +45,12 @@ class BatchCaller:
             found = self._staged.pop(call.token, None)
             if found is None:
                 return Answer(Outcome.NOT_APPLIED, error="no_ticket")
-            return _told(await table.commit_batch(*found, timeout=timeout))
+            return _answer_of(await table.commit_batch(*found, timeout=timeout))
         batch = call.batch
         assert batch is not None
         if call.action is Action.BATCH and batch.tasks == 1 and not batch.lost:
             rows = [{"k": key, "v": value} for key, value in call.rows]
-            return _told(
+            return _answer_of(
                 await table.write_batch(
                     rows, writer=batch.writer, batch_id=batch.number, timeout=timeout
                 )
@@ -60,7 +60,7 @@ class BatchCaller:
         if not ticket.is_already_written:
             staged = await self._stage(table, call, batch, ticket)
         if call.action is Action.BATCH or ticket.is_already_written:
-            return _told(await table.commit_batch(ticket, staged, timeout=timeout))
+            return _answer_of(await table.commit_batch(ticket, staged, timeout=timeout))
         token = str(ticket.attempt)
         self._staged[token] = (ticket, staged)
         return Answer(Outcome.OK, {"attempt": ticket.attempt}, token=token)
@@ -110,6 +110,6 @@ class BatchCaller:
             return Answer(Outcome.OK, value, positions=positions)
 
 
-def _told(result: BatchResult) -> Answer:
+def _answer_of(result: BatchResult) -> Answer:
     value = {"n": result.n, "vector": list(result.vector), "already": result.already}
     return Answer(Outcome.OK, value)

@@ -131,11 +131,11 @@ class Caller:
 
     async def _fate(self, call: Call) -> Answer:
         found = await self._client.fate(call.guid, timeout=self._timeout_s)
-        told = {
+        reported = {
             "fate": found.fate, "seq": found.seq, "condition": found.condition,
             "reason": found.reason,
         }  # fmt: skip
-        return Answer(Outcome.OK, told, served_by=found.node)
+        return Answer(Outcome.OK, reported, served_by=found.node)
 
     def _options(self, call: Call) -> ReadOptions:
         options: ReadOptions = {"level": call.level, "timeout": self._timeout_s}

@@ -96,8 +96,8 @@ class HttpCaller:
     def _answer(self, call: Call, content: Mapping[str, Any]) -> Answer:
         if call.action is Action.FATE:
             names = ("fate", "seq", "condition", "reason")
-            told = {name: content[name] for name in names}
-            return Answer(Outcome.OK, told, served_by=content["node"])
+            reported = {name: content[name] for name in names}
+            return Answer(Outcome.OK, reported, served_by=content["node"])
         partition = content["partition"]
         if call.action is Action.PUT:
             return Answer(

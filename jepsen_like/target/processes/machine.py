@@ -33,10 +33,10 @@ Waited = Mapping[tuple[str, int], int]
 
 
 class Stretches:
-    """Turns what was seen at each look into stretches of time, kept among the faults ``told``."""
+    """Turns what was seen at each look into stretches of time, kept among the ``faults``."""
 
-    def __init__(self, told: list[dict[str, Any]]) -> None:
-        self._told = told
+    def __init__(self, faults: list[dict[str, Any]]) -> None:
+        self._faults = faults
         self._waited: dict[tuple[str, int], int] = {}
         self._since: dict[str, int] = {}
         self._open: dict[str, dict[str, Any]] = {}
@@ -75,7 +75,7 @@ class Stretches:
             "links": [],
             "where": node or "",
         }
-        self._told.append(entry)
+        self._faults.append(entry)
         return entry
 
 
@@ -90,12 +90,12 @@ class MachineWatch:
         directory: Path,
         processes: Callable[[], Mapping[str, int]],
         now: Callable[[], int],
-        told: list[dict[str, Any]],
+        faults: list[dict[str, Any]],
     ) -> None:
         self._probe = directory / "machine-probe"
         self._processes = processes
         self._now = now
-        self._stretches = Stretches(told)
+        self._stretches = Stretches(faults)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="machine watch", daemon=True)
 
@@ -132,7 +132,7 @@ class MachineWatch:
 def waited_ns(process: int) -> int | None:
     """How long its main thread has waited for a processor; None where Linux does not report it."""
     try:
-        told = Path(f"/proc/{process}/schedstat").read_text(encoding="ascii").split()
+        fields = Path(f"/proc/{process}/schedstat").read_text(encoding="ascii").split()
     except OSError:
         return None
-    return int(told[1])
+    return int(fields[1])

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from jepsen_like.calls import Answer, Call, argument, asked, told
+from jepsen_like.calls import Answer, Call, argument, asked, details_of
 from jepsen_like.checker.hearing import INFO_AGE_MS
 from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch, untruths
@@ -146,7 +146,7 @@ class _Run:
         self._say = on_progress
         self._quiet_s = fault_pause_s * QUIET_MIN, fault_pause_s * QUIET_MAX
         self._history: list[Operation] = []
-        self._told: list[dict[str, Any]] = []
+        self._faults_noted: list[dict[str, Any]] = []
         self._tables: dict[str, TableInfo] = {}
         self._began = time.monotonic_ns()
         self._file: TextIO | None = None
@@ -165,7 +165,7 @@ class _Run:
         target = self._target
         nodes = target.watched() if isinstance(target, ProcessTarget) else None
         return Run(
-            self._history, commits, hashes, self._told, self._status, self._repeats,
+            self._history, commits, hashes, self._faults_noted, self._status, self._repeats,
             self._held_ms, nodes,
         )  # fmt: skip
 
@@ -174,7 +174,7 @@ class _Run:
         target = self._target
         if not isinstance(target, ProcessTarget):
             return nullcontext()
-        return MachineWatch(target.directory, target.processes, self._now, self._told)
+        return MachineWatch(target.directory, target.processes, self._now, self._faults_noted)
 
     def _commits(self) -> Mapping[tuple[str, int], Sequence[Committed]]:
         """From the first node's log, after all have caught up; somebody else's stay closed."""
@@ -282,9 +282,9 @@ class _Run:
         """Start a fault, let it last, end it; report what was done and whether it happened."""
         target = self._target
         assert isinstance(target, ProcessTarget), "nobody else's cluster is ever struck"
-        told: dict[str, Any] = {"kind": fault.name, "started": self._now(), "did": []}
-        self._told.append(told)
-        witness = witnessed(target, fault, told)
+        reported: dict[str, Any] = {"kind": fault.name, "started": self._now(), "did": []}
+        self._faults_noted.append(reported)
+        witness = witnessed(target, fault, reported)
         before = target.frames()
         reasons: list[str] = []
         missed: list[str] = []
@@ -297,7 +297,7 @@ class _Run:
                 heal = await asyncio.to_thread(fault.inject, witness, rng)
                 left_s = max(0.0, until - time.monotonic())
                 await asyncio.sleep(min(pause_s or left_s, left_s))
-                missed = await self._not_happened(target.take_strikes(), told)
+                missed = await self._not_happened(target.take_strikes(), reported)
                 has_struck = has_struck or not missed
                 await asyncio.to_thread(heal)
             except FaultUnavailableError as error:
@@ -309,17 +309,17 @@ class _Run:
         # One that comes and goes may find nothing to strike at times.
         reasons += [] if has_struck else missed
         after = target.frames()
-        told |= {
+        reported |= {
             "ended": self._now(),
             "fired": not reasons,
             "frames": {name: after[name] - before[name] for name in after if name != "passed"},
         }
         if reasons:
-            told["reason"] = reasons[0]
+            reported["reason"] = reasons[0]
 
-    async def _not_happened(self, strikes: Sequence[Strike], told: dict[str, Any]) -> list[str]:
+    async def _not_happened(self, strikes: Sequence[Strike], reported: dict[str, Any]) -> list[str]:
         """Why what was done is no fault after all; a slow machine is given a little time."""
-        told["did"] += [each.what for each in strikes]
+        reported["did"] += [each.what for each in strikes]
         for _ in range(STRIKE_WAITS):
             if all(each.has_happened() for each in strikes):
                 break
@@ -330,7 +330,7 @@ class _Run:
         while (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(PROGRESS_S, left))
             self._say(
-                f"{len(self._history)} operations, {len(self._told)} faults, "
+                f"{len(self._history)} operations, {len(self._faults_noted)} faults, "
                 f"{max(0.0, end - time.monotonic()):.0f} s to go"
             )
 
@@ -410,7 +410,7 @@ class _Run:
             returned=None if answer.outcome is Outcome.UNKNOWN else self._now(),
             outcome=answer.outcome,
             result=answer.value,
-            details={**asked(call), **told(answer, self._now())},
+            details={**asked(call), **details_of(answer, self._now())},
         )
         self._history.append(operation)
         assert self._file is not None

@@ -121,10 +121,10 @@ class TableWriters:
 class _AskedOfBatch(Asked):
     """A refusal carries the state of the batch, whatever became of earlier attempts to ask."""
 
-    is_told_by_refusals: bool = False
+    ends_by_refusals: bool = False
 
     def final(self, error: RequestError) -> RequestError:
-        return error if self.is_told_by_refusals else Asked.final(self, error)
+        return error if self.ends_by_refusals else Asked.final(self, error)
 
     def outcome(self) -> RequestError:
         # "Not yet" says more than that nobody knows.
@@ -198,16 +198,16 @@ class BatchWrites:
             )
 
         what = f"begin of batch {batch_id} of writer {writer!r} in table {info.name!r}"
-        asked = _AskedOfBatch(what, is_read=False, is_told_by_refusals=True)
-        told = await self._ask(channel, build, deadline_ms, asked, BatchAnswer)
+        asked = _AskedOfBatch(what, is_read=False, ends_by_refusals=True)
+        reported = await self._ask(channel, build, deadline_ms, asked, BatchAnswer)
         return BatchTicket(
             writer=writer,
             batch_id=batch_id,
-            verdict=told.verdict,
-            attempt=told.attempt,
-            n=told.n,
-            vector=told.vector,
-            rows=told.rows,
+            verdict=reported.verdict,
+            attempt=reported.attempt,
+            n=reported.n,
+            vector=reported.vector,
+            rows=reported.rows,
             table_uuid=info.uuid,
         )
 
@@ -250,9 +250,13 @@ class BatchWrites:
 
         what = f"commit of batch {ticket.batch_id} of writer {ticket.writer!r} in {info.name!r}"
         asked = _AskedOfBatch(what, is_read=False)
-        told = await self._ask(channel, build, deadline_ms, asked, BatchAnswer)
+        reported = await self._ask(channel, build, deadline_ms, asked, BatchAnswer)
         return BatchResult(
-            told.n, told.vector, told.rows, told.verdict == ALREADY, table_uuid=info.uuid
+            reported.n,
+            reported.vector,
+            reported.rows,
+            reported.verdict == ALREADY,
+            table_uuid=info.uuid,
         )
 
     async def abort(self, info: TableInfo, ticket: BatchTicket, deadline_ms: int) -> None:

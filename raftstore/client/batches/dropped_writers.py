@@ -67,8 +67,8 @@ async def _views(
             until_ms,
             asked=Asked(f"writers of table {table.name!r}", is_read=True),
         )
-        told = expect(WritersAnswer, answer)
-        yield told.writers
-        if not (told.more and told.writers):
+        reported = expect(WritersAnswer, answer)
+        yield reported.writers
+        if not (reported.more and reported.writers):
             return
-        after = told.writers[-1].writer
+        after = reported.writers[-1].writer

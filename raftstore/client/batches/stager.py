@@ -28,7 +28,7 @@ Publish = Callable[[int, bytes, int, int], Awaitable[WriteAck]]
 NewDeadline = Callable[[], int]
 """By when one chunk must be acknowledged, from now on; and, called later, what the time is."""
 
-TOLD_BITS: Final = 31
+STATED_BITS: Final = 31
 RANDOM_BITS: Final = 32
 """Of a task attempt id, which has 63 bits: what the caller said, and what makes it its own."""
 
@@ -41,8 +41,8 @@ def own_name(task_attempt_id: int) -> int:
     """
     if task_attempt_id < 0:
         raise ArgumentError(f"task_attempt_id={task_attempt_id} is below 0; use 0 or more")
-    told = task_attempt_id % (1 << TOLD_BITS)
-    return (told << RANDOM_BITS) + secrets.randbits(RANDOM_BITS)
+    stated = task_attempt_id % (1 << STATED_BITS)
+    return (stated << RANDOM_BITS) + secrets.randbits(RANDOM_BITS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,14 +293,14 @@ class ChangeReader:
 
     def read(self, partition: int, page: FeedPage) -> Iterator[Change]:
         """Iterate over the changes of a page that were not delivered before."""
-        skip, told = self._skip[partition], 0
+        skip, reported = self._skip[partition], 0
         start = page.start
         for piece in page.pieces:
             for kind, row in self._changes(piece):
-                told += 1
-                if told <= skip:
+                reported += 1
+                if reported <= skip:
                     continue
-                self.places[partition] = Place(start.after, start.sub, told)
+                self.places[partition] = Place(start.after, start.sub, reported)
                 yield Change(
                     kind=kind,
                     row=row,
@@ -312,7 +312,7 @@ class ChangeReader:
                     position=self.position,
                     expires_ms=piece.expires_ms or None if kind == UPSERT else None,
                 )
-        self._skip[partition] = max(0, skip - told)
+        self._skip[partition] = max(0, skip - reported)
         self.places[partition] = page.stop._replace(rows=self._skip[partition])
 
     def _changes(self, piece: ChangePiece) -> Iterator[tuple[str, dict[str, Any] | None]]:

@@ -251,11 +251,11 @@ class Discovery:
         while True:
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
             links = self._links.queries()
-            if not links or not await self._is_told_by(links[turn % len(links)]):
+            if not links or not await self._ask_in_time(links[turn % len(links)]):
                 self.want_leaders()
             turn += 1
 
-    async def _is_told_by(self, link: NodeLink) -> bool:
+    async def _ask_in_time(self, link: NodeLink) -> bool:
         try:
             async with asyncio.timeout(_ROUND_MS / 1000):
                 # Lags count for a second only: between two beats most reads go without them.

@@ -30,7 +30,7 @@ Stamp = tuple[int, int, tuple[HealthState, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Reported:
     """The last report about one replica of one channel."""
 
     at_ms: int
@@ -38,7 +38,7 @@ class _Told:
     batches_behind: int | None
     """Where it was not reported, no more than rows: each micro-batch ends with one of its own."""
 
-    def is_repeated_by(self, newer: _Told) -> bool:
+    def is_repeated_by(self, newer: _Reported) -> bool:
         """Whether the newer word changes nothing but its age."""
         return (
             self.lag == newer.lag
@@ -54,7 +54,7 @@ class _Channel:
     change: int
     """Number of the newest change: another one whenever something else is known than before."""
     turn: int = 0
-    told: dict[NodeId, _Told] = field(default_factory=dict)
+    reported: dict[NodeId, _Reported] = field(default_factory=dict)
     failed_ms: dict[NodeId, int] = field(default_factory=dict)
 
 
@@ -77,11 +77,11 @@ class RouteBook:
         channel, node = self._channel(served.channel), served.node
         if not served.pinned:  # a pinned state is old on purpose
             batches = served.batches_behind
-            before = channel.told.get(node)
-            told = channel.told[node] = _Told(
+            before = channel.reported.get(node)
+            reported = channel.reported[node] = _Reported(
                 now_ms, served.lag, served.lag if batches is None else batches
             )
-            if before is None or not before.is_repeated_by(told):
+            if before is None or not before.is_repeated_by(reported):
                 channel.change = self._next_change()
         if channel.failed_ms.pop(node, None) is not None:
             channel.change = self._next_change()
@@ -95,11 +95,11 @@ class RouteBook:
             if len(info.replica_lags) != len(info.replicas):
                 continue
             channel = self._channel(info.channel)
-            told = channel.told
+            reported = channel.reported
             for node, lag in zip(info.replicas, info.replica_lags, strict=True):
-                newest = told.get(node)
+                newest = reported.get(node)
                 if lag is not None and (newest is None or newest.at_ms < now_ms):
-                    told[node] = _Told(now_ms, lag, lag)
+                    reported[node] = _Reported(now_ms, lag, lag)
                     channel.change = self._next_change()
         if answer.tables:
             gone = [channel for channel in self._channels if channel not in known]
@@ -154,9 +154,9 @@ class RouteBook:
         channel = self._channel(channel_id)
         moments = []
         for node in replicas:
-            told = channel.told.get(node)
-            if told is not None:
-                moments.append(told.at_ms + HINT_AGE_MS_MAX + 1)
+            reported = channel.reported.get(node)
+            if reported is not None:
+                moments.append(reported.at_ms + HINT_AGE_MS_MAX + 1)
             failures = (channel.failed_ms.get(node), self._lost_ms.get(node))
             moments += [failed_ms + PENALTY_MS for failed_ms in failures if failed_ms is not None]
         return min((moment for moment in moments if moment > now_ms), default=inf)
@@ -180,14 +180,14 @@ class RouteBook:
         leader: NodeId | None,
         now_ms: int,
     ) -> ReplicaView:
-        told = channel.told.get(node)
-        is_told = told is not None and now_ms - told.at_ms <= HINT_AGE_MS_MAX
+        reported = channel.reported.get(node)
+        is_recent = reported is not None and now_ms - reported.at_ms <= HINT_AGE_MS_MAX
         return ReplicaView(
             node=node,
             state=self._state(channel, node, now_ms),
-            lag=told.lag if told is not None and is_told else 0,
+            lag=reported.lag if reported is not None and is_recent else 0,
             is_leader=node == leader,
-            batches_behind=told.batches_behind if told is not None and is_told else 0,
+            batches_behind=reported.batches_behind if reported is not None and is_recent else 0,
             round_trip_ms=self._round_trips.get(node),
         )
 

@@ -121,9 +121,9 @@ class ChannelComparison:
         """Ask replicas side by side; those that fail are left out from now on, but for what is a
         matter of the state that they pinned."""
         asked = self._nodes if nodes is None else nodes
-        told = await asyncio.gather(*map(ask, asked), return_exceptions=True)
+        reported = await asyncio.gather(*map(ask, asked), return_exceptions=True)
         found: dict[NodeId, ValueT] = {}
-        for node, answer in zip(asked, told, strict=True):
+        for node, answer in zip(asked, reported, strict=True):
             if isinstance(answer, PageExpiredError | NotUpToBoundError):
                 raise answer
             if isinstance(answer, RaftstoreError):
@@ -154,8 +154,8 @@ class ChannelComparison:
                     late[node] = str(error)
                     return None
 
-            told = await self._each(pin)
-            self._pins = {node: answer for node, answer in told.items() if answer is not None}
+            reported = await self._each(pin)
+            self._pins = {node: answer for node, answer in reported.items() if answer is not None}
             seqs = [answer.applied_seq for answer in self._pins.values()]
             if not late and len(set(seqs)) == 1 and len(seqs) > 1:
                 self._compared_at |= dict.fromkeys(self._pins, seqs[0])
@@ -203,7 +203,7 @@ class ChannelComparison:
         seq = self._seq
         for _ in range(TRIMMED_MAX):
             bounds = await self._each(lambda node: self._questions.history(node, Seq(0)))
-            self._bases = {node: told.base_seq for node, told in bounds.items()}
+            self._bases = {node: reported.base_seq for node, reported in bounds.items()}
             self._log_from = max(self._bases.values(), default=Seq(0))
             if await self._walk_histories(self._log_from, max(seq, self._log_from)):
                 return
@@ -217,14 +217,14 @@ class ChannelComparison:
         at = start
         while len(self._nodes) > 1:
             asked = at
-            told = await self._histories_at(asked)
-            if told is None:
+            reported = await self._histories_at(asked)
+            if reported is None:
                 return False
-            self._chains, self._log_to = told, asked
+            self._chains, self._log_to = reported, asked
             self._progress(ComparisonProgress("history", asked - start, end - start))
-            reference, others = self._judge(told, _chain)
+            reference, others = self._judge(reported, _chain)
             for node in others:
-                await self._part_of_histories(node, reference, equal_to, asked, told)
+                await self._part_of_histories(node, reference, equal_to, asked, reported)
             if others or asked >= end:
                 return True
             equal_to, at = asked, Seq(min(end, asked + part))
@@ -234,9 +234,9 @@ class ChannelComparison:
         self, seq: Seq, nodes: list[NodeId] | None = None
     ) -> dict[NodeId, HashHistoryAnswer] | None:
         """The hashes of logs at a seq; None: one of them begins behind it."""
-        told = await self._each(lambda node: self._questions.history(node, seq), nodes)
-        is_trimmed = any(not answer.chain_hash and seq for answer in told.values())
-        return None if is_trimmed else told
+        reported = await self._each(lambda node: self._questions.history(node, seq), nodes)
+        is_trimmed = any(not answer.chain_hash and seq for answer in reported.values())
+        return None if is_trimmed else reported
 
     async def _part_of_histories(
         self,
@@ -244,10 +244,10 @@ class ChannelComparison:
         reference: NodeId,
         equal_to: Seq,
         differs_at: Seq,
-        told: Mapping[NodeId, HashHistoryAnswer],
+        reported: Mapping[NodeId, HashHistoryAnswer],
     ) -> None:
         """Find by bisection where the history of a replica parts from another's."""
-        low, high, found = equal_to, differs_at, told
+        low, high, found = equal_to, differs_at, reported
         while high - low > 1:
             middle = Seq((low + high) // 2)
             both = await self._histories_at(middle, [node, reference])
@@ -299,13 +299,13 @@ class ChannelComparison:
     async def _compare_chunk(self, after: bytes) -> HashRangeAnswer | None:
         """Compare the next part on all replicas, as long as the first of them has it end."""
         first = self._nodes[0]
-        told = await self._hashed(after, b"", CHUNK_ENTRIES, [first])
-        chunk = told.get(first)
+        reported = await self._hashed(after, b"", CHUNK_ENTRIES, [first])
+        chunk = reported.get(first)
         if chunk is None:
             return None
         last = chunk.resume
-        told |= await self._hashed(after, last, 2 * CHUNK_ENTRIES, self._nodes[1:])
-        _, others = self._judge(told, lambda answer: _content(answer, is_first=answer is chunk))
+        reported |= await self._hashed(after, last, 2 * CHUNK_ENTRIES, self._nodes[1:])
+        _, others = self._judge(reported, lambda answer: _content(answer, is_first=answer is chunk))
         if others:
             await self._locate(after, last, chunk.entries)
         return chunk
@@ -325,8 +325,10 @@ class ChannelComparison:
         while parts:
             after, last, entries = parts.pop()
             nodes = self._nodes
-            told = await self._hashed(after, last, 2 * CHUNK_ENTRIES, nodes)
-            reference, others = self._judge(told, lambda answer: _content(answer, is_first=False))
+            reported = await self._hashed(after, last, 2 * CHUNK_ENTRIES, nodes)
+            reference, others = self._judge(
+                reported, lambda answer: _content(answer, is_first=False)
+            )
             if not others:
                 continue
             if len(self._keys) >= self._shown_max:
@@ -359,9 +361,9 @@ class ChannelComparison:
                     return found
             return None
 
-        told = await self._each(ask)
-        listed = {node: entries for node, entries in told.items() if entries is not None}
-        if len(listed) < len(told):
+        reported = await self._each(ask)
+        listed = {node: entries for node, entries in reported.items() if entries is not None}
+        if len(listed) < len(reported):
             # One has many more entries there than the others.
             self._tell_range(after, last, others)
             return
@@ -384,11 +386,11 @@ class ChannelComparison:
             self._ranges.append(found)
 
     def _judge(
-        self, told: Mapping[NodeId, ValueT], value: Callable[[ValueT], Hashable]
+        self, reported: Mapping[NodeId, ValueT], value: Callable[[ValueT], Hashable]
     ) -> tuple[NodeId, list[NodeId]]:
         """One of the replicas that most agree with, and those that do not; without most, of all
         that were asked it is only known that they differ."""
-        values = {node: value(answer) for node, answer in told.items()}
+        values = {node: value(answer) for node, answer in reported.items()}
         (common, most), *rest = Counter(values.values()).most_common()
         reference = next(node for node, found in values.items() if found == common)
         others = [node for node, found in values.items() if found != common]
@@ -435,24 +437,24 @@ class ChannelComparison:
         return EntryDifference("row", columns, digests)
 
 
-def _chain(told: HashHistoryAnswer) -> tuple[Seq, bytes, str]:
-    return told.end_seq, told.chain_hash, told.damage
+def _chain(reported: HashHistoryAnswer) -> tuple[Seq, bytes, str]:
+    return reported.end_seq, reported.chain_hash, reported.damage
 
 
-def _content(told: HashRangeAnswer, *, is_first: bool) -> tuple[bytes, bool]:
+def _content(reported: HashRangeAnswer, *, is_first: bool) -> tuple[bytes, bool]:
     """The hash of a part, and whether that was all of it; the first answer says where it ends."""
-    return told.digest, is_first or not told.resume
+    return reported.digest, is_first or not reported.resume
 
 
-def _record(told: LogRecord | None) -> dict[str, Any] | None:
-    if told is None:
+def _record(reported: LogRecord | None) -> dict[str, Any] | None:
+    if reported is None:
         return None
-    known = told.kind in {int(kind) for kind in RecordKind}
+    known = reported.kind in {int(kind) for kind in RecordKind}
     return {
-        "first_seq": told.first_seq,
-        "last_seq": told.last_seq,
-        "term": told.term,
-        "kind": RecordKind(told.kind).name if known else str(told.kind),
-        "guid": told.guid.hex(),
-        "digest": told.digest.hex(),
+        "first_seq": reported.first_seq,
+        "last_seq": reported.last_seq,
+        "term": reported.term,
+        "kind": RecordKind(reported.kind).name if known else str(reported.kind),
+        "guid": reported.guid.hex(),
+        "digest": reported.digest.hex(),
     }

@@ -257,11 +257,11 @@ class PinnedScan:
 
     def served(self) -> tuple[ServedPart, ...]:
         """By whom, of every partition that was read."""
-        told = {p: lane.served for p, lane in self._lanes.items() if lane.served is not None}
-        return served_parts(told)
+        reported = {p: lane.served for p, lane in self._lanes.items() if lane.served is not None}
+        return served_parts(reported)
 
 
-def served_parts(told: Mapping[int, Served]) -> tuple[ServedPart, ...]:
+def served_parts(reported: Mapping[int, Served]) -> tuple[ServedPart, ...]:
     """Return what callers learn of each partition's answer, in order."""
     return tuple(
         ServedPart(
@@ -274,7 +274,7 @@ def served_parts(told: Mapping[int, Served]) -> tuple[ServedPart, ...]:
             staleness_ms=served.staleness_ms,
             batches_behind=served.batches_behind,
         )
-        for partition, served in sorted(told.items())
+        for partition, served in sorted(reported.items())
     )
 
 

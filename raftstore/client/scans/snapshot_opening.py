@@ -100,16 +100,16 @@ def snapshot_read_spec(
     return spec
 
 
-def check_told_of(told: BatchResult | SnapshotToken, info: TableInfo) -> None:
+def check_is_of(given: BatchResult | SnapshotToken, info: TableInfo) -> None:
     """S0.8: refuse a batch or a snapshot of another table, also one of this name that was dropped:
     its commits have the numbers of other ones here."""
-    if not isinstance(told, BatchResult | SnapshotToken):
+    if not isinstance(given, BatchResult | SnapshotToken):
         raise ArgumentError(
-            f"{told!r:.80} is neither a batch nor a snapshot; give what commit_batch returned, or "
+            f"{given!r:.80} is neither a batch nor a snapshot; give what commit_batch returned, or "
             "the token of a snapshot"
         )
-    if told.table_uuid != info.uuid or len(told.vector) not in (0, info.partitions):
-        what = "batch" if isinstance(told, BatchResult) else "snapshot"
+    if given.table_uuid != info.uuid or len(given.vector) not in (0, info.partitions):
+        what = "batch" if isinstance(given, BatchResult) else "snapshot"
         raise UnknownTableError(
             f"the {what} is of another table than today's {info.name!r} (perhaps an earlier one "
             "of that name); open a new snapshot"
@@ -284,9 +284,9 @@ async def commit_of_batch(
         if fault is not None:
             raise ArgumentError(f"at_batch={batch!r:.60}: {fault}")
         what = f"batch {batch_id} of writer {writer!r}"
-        told, last = await _await_batch(context, info, writer, batch_id, deadline_ms)
-        n = told.writers[0].last_n if last == batch_id else -1
-        vector = told.vector
+        reported, last = await _await_batch(context, info, writer, batch_id, deadline_ms)
+        n = reported.writers[0].last_n if last == batch_id else -1
+        vector = reported.vector
     if n < 0 or max(vector, default=0) > n:
         raise SnapshotExpiredError(
             f"the state of table {info.name!r} after {what} is no longer known, because other "
@@ -299,19 +299,21 @@ async def _await_batch(
     context: Context, info: TableInfo, writer: str, batch_id: int, deadline_ms: int
 ) -> tuple[TableWriters, int]:
     """Ask again and again until the batch is committed; return the answer and the writer's last."""
-    backoff, told = context.backoff(), None
+    backoff, reported = context.backoff(), None
     while True:
         try:
-            told = await BatchWrites(context).writers(info, writer, deadline_ms)
+            reported = await BatchWrites(context).writers(info, writer, deadline_ms)
         except RequestError:
-            if told is None or context.now_ms() < deadline_ms:
+            if reported is None or context.now_ms() < deadline_ms:
                 raise
-        last = max((view.last_batch for view in told.writers), default=-1)
+        last = max((view.last_batch for view in reported.writers), default=-1)
         if last >= batch_id:
-            return told, last
+            return reported, last
         pause_ms = backoff.next_ms()
         if context.now_ms() + pause_ms >= deadline_ms:
-            known = f"the writer's last is {last}" if told.writers else "nor is such a writer known"
+            known = (
+                f"the writer's last is {last}" if reported.writers else "nor is such a writer known"
+            )
             raise NotUpToBoundError(
                 f"batch {batch_id} of writer {writer!r} is not in table {info.name!r} ({known}); "
                 "read again once it is committed, or give it more time"

@@ -21,7 +21,7 @@ from raftstore.client.reads.read_spec import ANY_STATE, Pin, ReadSpec, pinned
 from raftstore.client.scans.pages import PageToken, PinnedScan, Place
 from raftstore.client.scans.scanning import Item, merged
 from raftstore.client.scans.shapes import Shape, bounds_of, check_range
-from raftstore.client.scans.snapshot_opening import SnapshotToken, check_told_of, pin_of
+from raftstore.client.scans.snapshot_opening import SnapshotToken, check_is_of, pin_of
 from raftstore.client.scans.splits import cuts_of
 from raftstore.client.settings import ANSWERS_AT_ONCE, KEYS_PER_GET, SCAN_PAGE_ROWS
 from raftstore.errors import (
@@ -55,7 +55,7 @@ class AsyncSnapshot:
         token: SnapshotToken,
         spec: ReadSpec = ANY_STATE,
     ) -> None:
-        check_told_of(token, info)
+        check_is_of(token, info)
         self._context = context
         self._channel_reads = channel_reads
         self._info = info
@@ -190,8 +190,8 @@ class AsyncSnapshot:
             async with slots:
                 return (await self._expiries(partition, b"", _NO_KEY, timeout)).has_any
 
-        told = await gather_or_cancel([has_any(p) for p in range(self._info.partitions)])
-        return any(told)
+        found = await gather_or_cancel([has_any(p) for p in range(self._info.partitions)])
+        return any(found)
 
     async def expiries(
         self,
@@ -224,10 +224,10 @@ class AsyncSnapshot:
             page = await pinned.fetch(partition, at)
             if page.rows:
                 stop = page.rows[-1][0] + b"\0"
-                told = await self.expiries(
+                more = await self.expiries(
                     partition, start=page.rows[0][0], stop=stop, timeout=timeout
                 )
-                expires_ms.update(told)
+                expires_ms.update(more)
             return page
 
         items: AsyncGenerator[Item, None] = merged(self._info.partitions, b"", None, fetch)

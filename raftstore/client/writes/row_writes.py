@@ -195,8 +195,8 @@ class RowWrites:
                 assert isinstance(result, RequestError)
                 row.refusal = result
             elif not row.done.done():
-                told = result if isinstance(result, PubAck) else copy.copy(result)
-                row.done.set_result(told)
+                outcome = result if isinstance(result, PubAck) else copy.copy(result)
+                row.done.set_result(outcome)
         self._send_ready()
 
     def _with_time(self, record: _Record) -> list[_Row]:

@@ -60,13 +60,13 @@ class WriteOutcomeQueries:
                 f"the table of the write {text} is not in the catalog; it was dropped, and its "
                 "writes with it"
             )
-        told = await self._leaders.ask(
+        reported = await self._leaders.ask(
             channel,
             lambda request_id, left_ms: FateRequest(request_id, channel, guid, left_ms),
             deadline_ms,
             asked=Asked(f"fate of a write of {topology.name_of(channel)}", is_read=True),
         )
-        answer = expect(WriteFateAnswer, told)
+        answer = expect(WriteFateAnswer, reported)
         partition = channel_partition(channel)
         is_committed = answer.fate == COMMITTED
         position = Position.at(channel_table(channel), partition, answer.term, answer.seq)

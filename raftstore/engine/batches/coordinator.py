@@ -35,7 +35,7 @@ from raftstore.errors import (
     SchemaError,
     UnknownChannelError,
     UnknownTableError,
-    refusal_told,
+    refusal_by_code,
 )
 from raftstore.ports.tables import Answers, TableStore
 from raftstore.protocol.batches import (
@@ -265,7 +265,7 @@ class Coordinator:
                 table.asked[answer.last_seq] = waiters
                 return
             for waiter in waiters:
-                self._refuse(waiter, *refusal_told(answer.code, answer.message))
+                self._refuse(waiter, *refusal_by_code(answer.code, answer.message))
 
         table.stepped_ms = now_ms
         payload = encode_step(step)
@@ -298,7 +298,7 @@ class Coordinator:
     def _tell(self, table: CoordinatedTable, waiter: Waiter, verdict: Verdict, now_ms: int) -> None:
         """Answer a waiter, or keep it until every channel has applied its commit (rule 5)."""
         if verdict.code:
-            self._refuse(waiter, *refusal_told(verdict.code, verdict.message))
+            self._refuse(waiter, *refusal_by_code(verdict.code, verdict.message))
             return
         request = waiter.request
         if verdict.name == OPENED and isinstance(request, BeginBatch):

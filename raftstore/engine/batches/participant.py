@@ -275,8 +275,8 @@ class ChannelBatches:
         led = self._led.get(message.target)
         if led is None or channel_table(message.target) != channel_table(message.channel):
             return
-        for writer, told in message.floors:
-            floor = max(told, led.floors.pop(writer, 0))
+        for writer, reported in message.floors:
+            floor = max(reported, led.floors.pop(writer, 0))
             led.floors[writer] = floor  # the newest last
             seen = led.seen.get(writer)
             if seen is not None and seen <= floor and writer not in led.dropping:

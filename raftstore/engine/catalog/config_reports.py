@@ -46,12 +46,12 @@ class ConfigReports:
         view: CatalogView,
         channels: Mapping[ChannelId, ChannelRunner],
         outbox: Outbox,
-        told_level: Callable[[int], Collection[NodeId]],
+        nodes_at_level: Callable[[int], Collection[NodeId]],
     ) -> None:
         self._view = view
         self._channels = channels
         self._outbox = outbox
-        self._told_level = told_level
+        self._nodes_at_level = nodes_at_level
         self._changed: dict[ChannelId, None] = {}
         """Channels with a configuration that is not of their creation."""
         self._proposed: dict[ChannelId, Seq] = {}
@@ -81,7 +81,7 @@ class ConfigReports:
             leader = self._view.metadata.elector.leader
             if leader == runner.me:
                 self._take_in(message, now_ms)
-            elif leader is not None and leader in self._told_level(CONFIG_REPORT_LEVEL):
+            elif leader is not None and leader in self._nodes_at_level(CONFIG_REPORT_LEVEL):
                 self._outbox.send_known(leader, message)
 
     def on_message(self, message: Message, now_ms: int) -> bool:

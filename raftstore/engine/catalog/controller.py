@@ -27,8 +27,8 @@ from raftstore.engine.channel.runner import NO_BOUNDS, ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity, OnOpened, retirement
+from raftstore.engine.peers.known_levels import KnownLevels
 from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.engine.peers.told_levels import ToldLevels
 from raftstore.errors import Refusal, StoreTooOldError, UnavailableError, UnknownChannelError
 from raftstore.policy.levels import (
     LEVEL_OF_KIND,
@@ -77,7 +77,7 @@ class CatalogController:
         parts: ChannelParts[ChannelRunner],
         registry: ChannelRegistry,
         watch: PeerWatch,
-        levels: ToldLevels,
+        levels: KnownLevels,
         proposals: Proposals,
         answers: ClientAnswers,
     ) -> None:
@@ -98,7 +98,7 @@ class CatalogController:
         self._seen: dict[NodeId, str] = dict(identity.configured)
         if identity.advertise:
             self._seen[identity.me] = identity.advertise
-        self._told_levels = levels.by_node
+        self._known_levels = levels.by_node
         self._registering: dict[NodeId, tuple[str, int]] = {}
         self._discover_due_ms = 0
         self._members_target: ChangeTarget | None = None
@@ -196,7 +196,7 @@ class CatalogController:
         known = {entry.node: entry.level for entry in self.catalog.nodes.values()}
         levels = {node: known.get(node, 0) for node in self.endpoints()}
         return {
-            node: min(level, self._told_levels.get(node, level)) for node, level in levels.items()
+            node: min(level, self._known_levels.get(node, level)) for node, level in levels.items()
         }
 
     def refusal_of(self, kind: RecordKind) -> Refusal | None:
@@ -291,7 +291,7 @@ class CatalogController:
     def _forget(self, node: NodeId, now_ms: int) -> None:
         """M27: a node has left for ever; nothing is said of it or to it any more."""
         self._seen.pop(node, None)
-        self._told_levels.pop(node, None)
+        self._known_levels.pop(node, None)
         self._registering.pop(node, None)
         if node == self._me:
             self.on_retired(retirement(node, self._identity.cluster_id))
@@ -342,7 +342,7 @@ class CatalogController:
             return
         if endpoint:
             self._seen[node] = endpoint
-        self._told_levels[node] = level
+        self._known_levels[node] = level
 
     def _open(self, channel: ChannelId, table: TableEntry, now_ms: int) -> None:
         partition = channel_partition(channel)
@@ -401,7 +401,7 @@ class CatalogController:
         for node, endpoint in self.endpoints().items():
             known = self.catalog.nodes.get(node_name(node))
             # A node that reported nothing since the start keeps the level it is known with.
-            level = self._told_levels.get(node, 0 if known is None else known.level)
+            level = self._known_levels.get(node, 0 if known is None else known.level)
             present = (node, endpoint, level)
             if known is not None and (known.node, known.endpoint, known.level) == present:
                 continue

@@ -20,7 +20,7 @@ from raftstore.errors import (
     StoreTooOldError,
     UnavailableError,
     UnknownNodeError,
-    refusal_told,
+    refusal_by_code,
 )
 from raftstore.policy.levels import MEMBERS_LEVEL
 from raftstore.protocol.members import (
@@ -310,7 +310,7 @@ class NodeCommands:
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
             if isinstance(answer, PubReject):
-                refusal = Refusal(*refusal_told(answer.code, answer.message))
+                refusal = Refusal(*refusal_by_code(answer.code, answer.message))
                 self._fail(client, request.request_id, refusal)
             elif answer.conflict:
                 self._fail(client, request.request_id, why_conflict())

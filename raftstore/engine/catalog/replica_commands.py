@@ -14,7 +14,7 @@ from raftstore.errors import (
     UnavailableError,
     UnknownNodeError,
     UnknownTableError,
-    refusal_told,
+    refusal_by_code,
 )
 from raftstore.protocol.message import Done
 from raftstore.protocol.publish import PubAck, PubReject
@@ -92,7 +92,7 @@ class ReplicaCommands:
             self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
             change = self._known(request)
             if isinstance(answer, PubReject):
-                refusal = Refusal(*refusal_told(answer.code, answer.message))
+                refusal = Refusal(*refusal_by_code(answer.code, answer.message))
                 self._fail(client, request.request_id, refusal)
             elif change is not None:
                 self._answer_change(client, request.request_id, change)
@@ -207,7 +207,7 @@ class ReplicaCommands:
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             self._view.on_catalog_applied(at_ms)
             if isinstance(answer, PubReject):
-                refusal = Refusal(*refusal_told(answer.code, answer.message))
+                refusal = Refusal(*refusal_by_code(answer.code, answer.message))
                 self._fail(client, request.request_id, refusal)
             elif answer.conflict:
                 self._fail(client, request.request_id, over)

@@ -43,7 +43,7 @@ from raftstore.errors import (
     TableExistsError,
     UnavailableError,
     UnknownTableError,
-    refusal_told,
+    refusal_by_code,
 )
 from raftstore.policy.placement import PlacementError, place_table
 from raftstore.ports.ids import IdSource
@@ -245,7 +245,7 @@ class TableCommands:
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
             if isinstance(answer, PubReject):
-                self.fail(client, request.request_id, *refusal_told(answer.code, answer.message))
+                self.fail(client, request.request_id, *refusal_by_code(answer.code, answer.message))
             elif not answer.conflict:
                 self.answer(client, self.done(request.request_id))
             elif at_ms < deadline_ms:
@@ -446,7 +446,7 @@ class TableCommands:
         self, client: int, request_id: int, answer: PubAck | PubReject, what: str
     ) -> bool:
         if isinstance(answer, PubReject):
-            self.fail(client, request_id, *refusal_told(answer.code, answer.message))
+            self.fail(client, request_id, *refusal_by_code(answer.code, answer.message))
             return True
         if answer.conflict and what == "drop":
             self.fail(client, request_id, UnknownTableError, "the table was dropped meanwhile")

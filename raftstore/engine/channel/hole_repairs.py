@@ -36,7 +36,7 @@ PAUSE_MS: Final = 200
 """Before the next node is asked when one had nothing."""
 TELL_INTERVAL_MS: Final = 60_000
 """How often a hole that no node fills is reported."""
-TOLD_REMEDY: Final = (
+HOLE_REMEDY: Final = (
     "start the nodes that hold it; if they cannot be started, stop this one and look with "
     "`raftstore log check DIR OTHER...` which directory holds it, then "
     "`raftstore log fill DIR --from OTHER`"
@@ -68,19 +68,19 @@ class HoleRepairs:
         channels: Mapping[ChannelId, ChannelRunner],
         tell: Tell,
         *,
-        told_level: Callable[[int], tuple[NodeId, ...]],
+        nodes_at_level: Callable[[int], tuple[NodeId, ...]],
         reopen: Callable[[ChannelRunner], None],
         bytes_max: int,
         first_request_id: int,
     ) -> None:
-        """``told_level``: the other nodes that reported at least this level since the start, in a
-        stable order; ``reopen``: open a channel again from what its log holds now; ``bytes_max``
-        is of one answer."""
+        """``nodes_at_level``: the other nodes that reported at least this level since the start, in
+        a stable order; ``reopen``: open a channel again from what its log holds now;
+        ``bytes_max`` is of one answer."""
         self._log = log
         self._outbox = outbox
         self._channels = channels
         self._tell_event = tell
-        self._told_level = told_level
+        self._nodes_at_level = nodes_at_level
         self._reopen = reopen
         self._bytes_max = bytes_max
         self._request_id = first_request_id
@@ -108,7 +108,7 @@ class HoleRepairs:
             id=runner.channel.hex(),
             from_seq=hole.from_seq,
             to_seq=hole.to_seq,
-            remedy=TOLD_REMEDY,
+            remedy=HOLE_REMEDY,
         )
 
     # --- asking -----------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class HoleRepairs:
             self._ask_next(repair, now_ms)
 
     def _ask_next(self, repair: _Repair, now_ms: int) -> None:
-        others = self._told_level(REFILL_LEVEL)
+        others = self._nodes_at_level(REFILL_LEVEL)
         repair.asked = None
         self.deadlines.push(repair.runner.channel, now_ms + PAUSE_MS)
         if others:
@@ -144,7 +144,7 @@ class HoleRepairs:
     def _send(self, to: NodeId, message: RefillRequest | Refill) -> None:
         """Send the message, unless the node came back as a version that does not know it since it
         spoke."""
-        if to in self._told_level(REFILL_LEVEL):
+        if to in self._nodes_at_level(REFILL_LEVEL):
             self._outbox.send(to, message, after_operation=0)
 
     def on_message(self, sender: NodeId, message: Message, now_ms: int) -> None:

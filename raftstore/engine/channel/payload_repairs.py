@@ -32,17 +32,17 @@ class PayloadRepairs:
         log: MessageLog,
         outbox: Outbox,
         *,
-        told_level: Callable[[int], tuple[NodeId, ...]],
+        nodes_at_level: Callable[[int], tuple[NodeId, ...]],
         is_up: Callable[[NodeId], bool],
         reported: Callable[[ChannelId], Mapping[NodeId, ReportedLog]],
         publish: Callable[[NodeId, PubMsg], None],
     ) -> None:
-        """``told_level``: the other nodes that reported at least this level, in a stable order;
+        """``nodes_at_level``: the other nodes that reported at least this level, in a stable order;
         ``reported``: what they reported of their logs of a channel; ``publish``: judge a message
         that this node relayed."""
         self._log = log
         self._outbox = outbox
-        self._told_level = told_level
+        self._nodes_at_level = nodes_at_level
         self._is_up = is_up
         self._reported = reported
         self._publish = publish
@@ -65,7 +65,7 @@ class PayloadRepairs:
     def _send(self, runner: ChannelRunner, to: NodeId, message: Message) -> None:
         """Send the message, unless the node came back as a version that does not know it since it
         spoke."""
-        if to in self._told_level(LEVEL_OF_MESSAGE[type(message)]):
+        if to in self._nodes_at_level(LEVEL_OF_MESSAGE[type(message)]):
             # S0.5: no message of a term leaves before the term is durable here, and none that
             # gives the end of the log away before that is.
             is_end = type(message) is LogEnd
@@ -76,7 +76,7 @@ class PayloadRepairs:
         members = runner.config().members
         able = [
             node
-            for node in self._told_level(PAYLOAD_LEVEL)
+            for node in self._nodes_at_level(PAYLOAD_LEVEL)
             if node in members and self._is_up(node)
         ]
         return next_source(

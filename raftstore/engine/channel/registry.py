@@ -54,14 +54,14 @@ class ChannelRegistry:
         parts.active.touch(channel)
         if parts.guard.reason is not None:
             runner.on_storage_stalled(parts.guard.reason, now_ms)
-        for told in parts.notices.opened:
-            told(runner, now_ms)
+        for notify in parts.notices.opened:
+            notify(runner, now_ms)
 
     def close(self, channel: ChannelId, now_ms: int) -> None:
         """Nothing is left of it but what log and tables hold."""
         runner = self.runners.pop(channel)
-        for told in self._parts.notices.closed:
-            told(runner)
+        for notify in self._parts.notices.closed:
+            notify(runner)
         runner.close(now_ms)
 
     def remove(self, channel: ChannelId, number: ReplicaNumber, now_ms: int) -> int:

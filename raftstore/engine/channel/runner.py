@@ -341,8 +341,8 @@ class ChannelRunner:
         self._step(Applied(applied_seq, conflicts), now_ms)
         self.versions.on_applied(now_ms)
         self.feed.on_applied()
-        for told in self.parts.notices.applied:
-            told(self, answers, now_ms)
+        for notify in self.parts.notices.applied:
+            notify(self, answers, now_ms)
 
     def inform(self, event: TrimTo | TargetKnown, now_ms: int) -> None:
         """Have the core know what another part of the node decided about this channel."""
@@ -499,8 +499,8 @@ class ChannelRunner:
             was=old[1].value,
         )
         parts.active.touch(self.channel)
-        for told in parts.notices.leader_changed:
-            told(self, old, parts.clock.now_ms)
+        for notify in parts.notices.leader_changed:
+            notify(self, old, parts.clock.now_ms)
 
     def leader_last_heard_ms(self, leader: NodeId) -> int | None:
         """The node-level view of the leader (S1.8)."""
@@ -619,8 +619,8 @@ class ChannelRunner:
                 self.confirmations.refuse(token, error, text)
             case FreshnessProven(known_ms):
                 self.on_position(known_ms)
-                for told in parts.notices.freshness_proven:
-                    told(self)
+                for notify in parts.notices.freshness_proven:
+                    notify(self)
             case StepDown(reason):
                 parts.tell("step_down", channel=self.name, term=self.elector.term, reason=reason)
                 self.elector.step_down(reason)

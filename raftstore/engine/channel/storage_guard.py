@@ -47,7 +47,7 @@ class StorageGuard:
         """An operation takes too long, or (None) ended after all. Before the channels learn of it:
         what they say then must not wait for the disk."""
         before = self.reason
-        self.reason = None if stall is None else stall.told(node_name(self._me))
+        self.reason = None if stall is None else stall.describe(node_name(self._me))
         self._outbox.is_stalled = stall is not None
         if self.reason is not None:
             self._tell("storage_stalled", reason=self.reason)

@@ -61,7 +61,7 @@ class Dispute:
     began_ms: int
     stage: Stage = Stage.ASKING
     request_id: int = 0
-    told: dict[NodeId, bytes] = field(default_factory=dict)
+    hashes: dict[NodeId, bytes] = field(default_factory=dict)
     """What the voters said; empty: no record of theirs ends there."""
     is_stopped: bool = False
     witness: NodeId | None = None
@@ -119,7 +119,7 @@ class Divergences:
             runner.on_broken(f"{reason}; nodes below level {CHAIN_HASH_LEVEL} cannot judge", now_ms)
             return
         dispute = self.open[channel] = Dispute(runner, seq, ours, whose, now_ms)
-        dispute.told[self._me] = ours
+        dispute.hashes[self._me] = ours
         self._tell("histories_differ", channel=runner.name, peer=node_name(whose), seq=seq)
         self._ask_voters(dispute, now_ms)
         self._judge(dispute, now_ms)  # a replica without another voter is its own quorum
@@ -130,7 +130,7 @@ class Divergences:
             dispute.request_id = self._request_id
         question = AskChainHash(dispute.runner.channel, dispute.request_id, dispute.seq)
         for node in dispute.runner.core.config().voters:
-            if node not in dispute.told:
+            if node not in dispute.hashes:
                 self._send(node, question)
         self.deadlines.push(dispute.runner.channel, now_ms + ASK_MS)
 
@@ -148,15 +148,15 @@ class Divergences:
             return
         runner = self._channels.get(message.channel)
 
-        def told(is_known: bool, chain_hash: bytes) -> None:  # noqa: FBT001 - a message's field
+        def reply(is_known: bool, chain_hash: bytes) -> None:  # noqa: FBT001 - a message's field
             channel, request_id = message.channel, message.request_id
             answer = ChainHashAnswer(channel, request_id, message.seq, is_known, chain_hash)
             self._send(sender, answer)
 
         if runner is None:
-            told(False, b"")
+            reply(False, b"")
         else:
-            self._walks.find(runner, message.seq, now_ms, told)
+            self._walks.find(runner, message.seq, now_ms, reply)
 
     def _on_answer(self, sender: NodeId, answer: ChainHashAnswer, now_ms: int) -> None:
         dispute = self.open.get(answer.channel)
@@ -164,7 +164,7 @@ class Divergences:
         if dispute is None or not is_of_it or not answer.is_known:
             return  # late, or not there yet: asked again
         if dispute.stage is Stage.ASKING and answer.seq == dispute.seq:
-            dispute.told[sender] = answer.chain_hash
+            dispute.hashes[sender] = answer.chain_hash
             self._judge(dispute, now_ms)
         elif dispute.stage is Stage.LOCATING and (sender, answer.seq) == (
             dispute.witness,
@@ -178,8 +178,8 @@ class Divergences:
     def _judge(self, dispute: Dispute, now_ms: int) -> None:
         """Two of three equal against one: what a quorum has is the channel's history."""
         config = dispute.runner.core.config()
-        for chain_hash in dict.fromkeys(dispute.told.values()):
-            having = [node for node, told in dispute.told.items() if told == chain_hash]
+        for chain_hash in dict.fromkeys(dispute.hashes.values()):
+            having = [node for node, theirs in dispute.hashes.items() if theirs == chain_hash]
             if not has_quorum(config, having):
                 continue
             if chain_hash == dispute.ours:
@@ -192,7 +192,7 @@ class Divergences:
         runner = dispute.runner
         del self.open[runner.channel]
         self.deadlines.cancel(runner.channel)
-        wrong = [node for node, told in dispute.told.items() if told != dispute.ours]
+        wrong = [node for node, theirs in dispute.hashes.items() if theirs != dispute.ours]
         for node in dict.fromkeys((*wrong, dispute.with_node)):
             self.found_total += 1
             self._believed[runner.channel, node] = now_ms + BELIEVED_MS
@@ -202,7 +202,7 @@ class Divergences:
                 replica=node_name(node),
                 seq=dispute.seq,
                 quorum_hash=dispute.ours.hex(),
-                replica_hash=dispute.told.get(node, b"").hex(),
+                replica_hash=dispute.hashes.get(node, b"").hex(),
             )
         if dispute.is_stopped:
             self._reopen(runner)
@@ -217,7 +217,7 @@ class Divergences:
             channel=runner.name,
             replica=node_name(self._me),
             seq=dispute.seq,
-            quorum_hash=dispute.told[witness].hex(),
+            quorum_hash=dispute.hashes[witness].hex(),
             replica_hash=dispute.ours.hex(),
         )
         heals = self._heals[runner.channel] = self._heals.get(runner.channel, 0) + 1
@@ -248,12 +248,12 @@ class Divergences:
         dispute.request_id, dispute.probe = self._request_id, middle
         dispute.ours_at_probe = dispute.theirs_at_probe = None
 
-        def told(is_known: bool, chain_hash: bytes) -> None:  # noqa: FBT001 - a message's field
+        def reply(is_known: bool, chain_hash: bytes) -> None:  # noqa: FBT001 - a message's field
             if is_known and dispute.probe == middle:
                 dispute.ours_at_probe = chain_hash
                 self._compare_probe(dispute, now_ms)
 
-        self._walks.find(runner, middle, now_ms, told)
+        self._walks.find(runner, middle, now_ms, reply)
         self._ask_witness(dispute, now_ms)
 
     def _ask_witness(self, dispute: Dispute, now_ms: int) -> None:
@@ -312,7 +312,7 @@ class Divergences:
         if dispute.is_stopped or now_ms < dispute.began_ms + JUDGE_MS:
             return
         dispute.is_stopped = True
-        heard = ", ".join(f"{node_name(n)}: {h.hex() or 'none'}" for n, h in dispute.told.items())
+        heard = ", ".join(f"{node_name(n)}: {h.hex() or 'none'}" for n, h in dispute.hashes.items())
         dispute.runner.on_broken(
             f"no quorum has one chain hash at committed seq {dispute.seq} ({heard}); start the "
             "other replicas, or look at the stores of these with `raftstore log check`",

@@ -112,9 +112,9 @@ class HistoryWalk:
 
     def _end(self, chain: ChainHashes, damage: str = "") -> WalkEnd:
         record = self._record
-        told = None
+        last_record = None
         if record is not None:
-            told = LogRecord(
+            last_record = LogRecord(
                 record.base_seq,
                 record.last_seq,
                 record.term,
@@ -122,7 +122,7 @@ class HistoryWalk:
                 record.guid,
                 record.digest,
             )
-        return WalkEnd(chain.last_seq, chain.last, told, damage)
+        return WalkEnd(chain.last_seq, chain.last, last_record, damage)
 
 
 class HistoryWalks:

@@ -11,7 +11,7 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.clock import Clock
 from raftstore.engine.node_ports import Tell
-from raftstore.engine.peers.told_levels import ToldLevels
+from raftstore.engine.peers.known_levels import KnownLevels
 from raftstore.engine.reads.scans import Scans
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
@@ -33,7 +33,7 @@ class HealingParts:
     """Have a channel's table replaced by another replica's (now_ms)."""
     me: NodeId
     outbox: Outbox
-    levels: ToldLevels
+    levels: KnownLevels
     first_id: int
     """Above all ids of questions that other lives of this node used."""
     scans: Scans

@@ -146,8 +146,8 @@ class ReplicaChecks:
             return False
         if request.seq >= core.base.seq and request.seq:
             return True
-        told = HashHistoryAnswer(request.request_id, core.base.seq, core.commit_seq)
-        self._answers.answer(client, told)
+        reply = HashHistoryAnswer(request.request_id, core.base.seq, core.commit_seq)
+        self._answers.answer(client, reply)
         return False
 
     def on_client_gone(self, client: int) -> None:
@@ -210,8 +210,8 @@ class ReplicaChecks:
             return
         size = self._tables.table_bytes(runner.channel)
         term, seq = snapshot.applied
-        told = PinStateAnswer(request.request_id, kept, seq, term, size)
-        self._answers.answer(check.client, told)
+        reply = PinStateAnswer(request.request_id, kept, seq, term, size)
+        self._answers.answer(check.client, reply)
 
     # --- steps ------------------------------------------------------------------------------------
 

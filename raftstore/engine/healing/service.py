@@ -74,7 +74,7 @@ class Healing:
         self.divergences.on_timer(now_ms)
         self.checks.on_timer(now_ms)
 
-    def told(self, channel: ChannelId) -> str:
+    def describe(self, channel: ChannelId) -> str:
         """The damage of a channel that is being made good, for people; empty: nothing has to be."""
         damaged = self.table_repairs.open.get(channel)
         if damaged is not None:

@@ -9,8 +9,8 @@ from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.channel.channel_parts import ChannelParts
 from raftstore.engine.channel.drain import Drain
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.peers.known_levels import KnownLevels
 from raftstore.engine.peers.peer_watch import PeerWatch
-from raftstore.engine.peers.told_levels import ToldLevels
 from raftstore.policy.levels import LEADER_MOVE_LEVEL
 from raftstore.protocol.leader_moves import LeaderMoveMessage
 from raftstore.types import ChannelId, NodeId, Role
@@ -24,7 +24,7 @@ class LeaderParts:
     channels: Mapping[ChannelId, ChannelRunner]
     controller: CatalogController
     watch: PeerWatch
-    levels: ToldLevels
+    levels: KnownLevels
     drain: Drain
 
     @property

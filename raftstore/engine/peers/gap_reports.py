@@ -37,7 +37,7 @@ class GapReports:
         self._mine: dict[ChannelId, ChannelGaps] = {}
         self._since_ms: dict[ChannelId, dict[Seq, int]] = {}
         """When the gap that ends there was first seen."""
-        self._is_told: dict[NodeId, bool] = {}
+        self._is_reported: dict[NodeId, bool] = {}
         """Nodes whose last report named any gap."""
         self._others: dict[ChannelId, dict[NodeId, ChannelGaps]] = {}
 
@@ -58,10 +58,10 @@ class GapReports:
 
     def report(self, node: NodeId, counter: int) -> None:
         """Report all gaps here to a node, and once when there are none any more."""
-        if not self._mine and not self._is_told.get(node):
+        if not self._mine and not self._is_reported.get(node):
             return
-        if node in self._parts.told_level(GAP_REPORT_LEVEL):
-            self._is_told[node] = bool(self._mine)
+        if node in self._parts.nodes_at_level(GAP_REPORT_LEVEL):
+            self._is_reported[node] = bool(self._mine)
             self._parts.outbox.send_known(node, GapReport(counter, tuple(self._mine.values())))
 
     def seen(self, runner: ChannelRunner) -> list[SeenGap]:
@@ -77,9 +77,9 @@ class GapReports:
 
     def forget_node(self, node: NodeId) -> None:
         """Drop its last report."""
-        for told in self._others.values():
-            told.pop(node, None)
-        self._others = {channel: told for channel, told in self._others.items() if told}
+        for reported in self._others.values():
+            reported.pop(node, None)
+        self._others = {channel: reported for channel, reported in self._others.items() if reported}
 
     def on_report(self, sender: NodeId, message: GapReport) -> None:
         """All gaps of a node."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from raftstore.config import LagSettings
-from raftstore.core.batches import NOT_TOLD
+from raftstore.core.batches import NOT_REPORTED
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.gap_reports import GapReports
 from raftstore.engine.peers.http_reports import HttpReports
@@ -34,12 +34,12 @@ class Committed(NamedTuple):
 
     seq: Seq
     batches: int
-    """Micro-batches up to there; NOT_TOLD: the sender of the seq did not count them."""
+    """Micro-batches up to there; NOT_REPORTED: the sender of the seq did not count them."""
 
 
 NOTHING_HOSTED: Final[Mapping[ChannelId, ChannelPosition]] = {}
 NOBODY: Final[dict[NodeId, ChannelPosition]] = {}
-NOTHING: Final = Committed(Seq(0), NOT_TOLD)
+NOTHING: Final = Committed(Seq(0), NOT_REPORTED)
 
 
 @dataclass(slots=True)
@@ -114,13 +114,13 @@ class LagReports:
             self._parts.outbox.send_known(node, LagReport(wall_ms, needed, *about_me))
 
     def _positions_here(self) -> list[tuple[ChannelRunner, ChannelPosition]]:
-        told = self._mine
+        reported = self._mine
         mine: list[tuple[ChannelRunner, ChannelPosition]] = []
         for channel, runner in self._parts.channels.items():
-            position = told.get(channel)
+            position = reported.get(channel)
             # S7.3: a leader may stop knowing its position while nothing happens to its channel.
             if position is None or (position.is_leader and not runner.core.knows_position):
-                position = told[channel] = _position(runner)
+                position = reported[channel] = _position(runner)
                 self.gaps.look(runner)
             mine.append((runner, position))
         return mine
@@ -197,9 +197,9 @@ class LagReports:
         if known.get(sender) == position:
             return False
         known[sender] = position
-        told = Committed(position.commit_seq, position.commit_batches)
-        if told > self.committed(channel):
-            self._committed[channel] = told
+        reported = Committed(position.commit_seq, position.commit_batches)
+        if reported > self.committed(channel):
+            self._committed[channel] = reported
         return True
 
     def forget(self, channel: ChannelId) -> None:
@@ -236,11 +236,11 @@ class LagReports:
         gaps = self.gaps.of(channel)
         logs: dict[NodeId, ReportedLog] = {}
         for node, position in self.positions.get(channel, NOBODY).items():
-            told = gaps.get(node)
+            reported = gaps.get(node)
             logs[node] = (
                 ReportedLog(Seq(0), position.last_seq)
-                if told is None
-                else ReportedLog(told.first_seq, told.end_seq, told.gaps)
+                if reported is None
+                else ReportedLog(reported.first_seq, reported.end_seq, reported.gaps)
             )
         return logs
 

@@ -30,7 +30,7 @@ class PeerParts:
     """Whether the channel is hosted here or of a table of the catalog."""
     moved: Callable[[ChannelId], None]
     """Is called with every channel of which another node reports another history."""
-    told_level: Callable[[int], tuple[NodeId, ...]] = lambda _: ()
+    nodes_at_level: Callable[[int], tuple[NodeId, ...]] = lambda _: ()
     """The other nodes that reported at least this level."""
     disk_room: Callable[[], DiskRoom] = lambda: DiskRoom.PLENTY
     """What this node's disk has room for."""

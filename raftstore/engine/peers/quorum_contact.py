@@ -96,10 +96,10 @@ class QuorumContact:
                     if config.has_voter(ReplicaId(node, runner.core.number)):
                         found.append(node)
                     continue
-                told = hosted[node].get(channel) if node in hosted else None
+                reported = hosted[node].get(channel) if node in hosted else None
                 # S1.4: a replica in a later term may have helped another leader to a quorum.
-                if told is not None and told.term <= term:
-                    if told.replica == config.number_of(node):
+                if reported is not None and reported.term <= term:
+                    if reported.replica == config.number_of(node):
                         found.append(node)
             if has_quorum(config, found):
                 self._unreported_since.pop(channel, None)

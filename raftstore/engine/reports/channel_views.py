@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from raftstore.core.batches import NOT_TOLD
+from raftstore.core.batches import NOT_REPORTED
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.lag_reports import NOBODY
 from raftstore.engine.reads.read_rules import serving_refusal
@@ -40,7 +40,7 @@ class _Found(NamedTuple):
     batches: int | None
     as_of_ms: int | None
     """When its state was complete, proven by a round trip."""
-    told_ms: int | None
+    reported_ms: int | None
     """When it stated its position itself, other than in a report."""
     is_reported: bool
     is_here: bool
@@ -89,7 +89,7 @@ class CachedChannelView:
         self._found: list[_Found] = []
         self._applied_seq = _NOWHERE
         self._end_seq = _NOWHERE
-        self._batches = NOT_TOLD
+        self._batches = NOT_REPORTED
         self._leads = False
         """This node leads it and knows how far it is committed."""
         self._leader: NodeId | None = None
@@ -130,7 +130,7 @@ class CachedChannelView:
             self._end_seq,
             age_ms,
             tuple(hints),
-            None if self._batches == NOT_TOLD else self._batches,
+            None if self._batches == NOT_REPORTED else self._batches,
         )
 
     # --- a look -----------------------------------------------------------------------------------
@@ -164,10 +164,10 @@ class CachedChannelView:
                 continue
             position, ack = reported.get(replica), acked.get(replica)
             applied_seq = None if position is None else position.applied_seq
-            told_ms = None if ack is None else ack.heard_ms
-            if ack is not None and told_ms is not None:
+            reported_ms = None if ack is None else ack.heard_ms
+            if ack is not None and reported_ms is not None:
                 applied_seq = max(applied_seq or _NOWHERE, ack.applied_seq)
-            found.append(self._other(runner, replica, position, applied_seq, told_ms))
+            found.append(self._other(runner, replica, position, applied_seq, reported_ms))
 
     def _here(self, runner: ChannelRunner) -> _Found:
         core, applied_seq = runner.core, self._applied_seq
@@ -183,7 +183,7 @@ class CachedChannelView:
             rows=rows,
             batches=self._behind(runner, applied_seq, rows),
             as_of_ms=core.fresh_as_of(applied_seq),
-            told_ms=None,
+            reported_ms=None,
             is_reported=False,
             is_here=True,
             role=_own_role(runner),
@@ -195,13 +195,13 @@ class CachedChannelView:
         replica: NodeId,
         position: ChannelPosition | None,
         applied_seq: Seq | None,
-        told_ms: int | None,
+        reported_ms: int | None,
     ) -> _Found:
         """A replica elsewhere of a channel that is hosted here, too."""
         is_reported = position is not None
-        said = self._said(replica, told_ms, is_reported=is_reported)
+        said = self._said(replica, reported_ms, is_reported=is_reported)
         if said is not None:
-            (applied_seq, told_ms), is_reported = said, False
+            (applied_seq, reported_ms), is_reported = said, False
         if self._leader is not None:
             role = Role.LEADER.value if self._leader == replica else Role.FOLLOWER.value
         else:
@@ -212,17 +212,17 @@ class CachedChannelView:
         batches = self._behind(runner, applied_seq, rows)
         as_of_ms = runner.core.fresh_as_of(applied_seq)
         return _Found(
-            replica, applied_seq, rows, batches, as_of_ms, told_ms, is_reported, False, role
+            replica, applied_seq, rows, batches, as_of_ms, reported_ms, is_reported, False, role
         )
 
     def _elsewhere(self, replica: NodeId, position: ChannelPosition | None) -> _Found:
         """A replica of a channel that is not hosted here."""
-        told_ms = None
+        reported_ms = None
         role, is_reported = _role(position), position is not None
         applied_seq = None if position is None else position.applied_seq
         said = self._said(replica, None, is_reported=is_reported)
         if said is not None:
-            (applied_seq, told_ms), is_reported = said, False
+            (applied_seq, reported_ms), is_reported = said, False
         if applied_seq is None:
             return _Found(replica, None, None, None, None, None, False, False, role)
         rows = rows_behind(self._end_seq, applied_seq)
@@ -230,12 +230,17 @@ class CachedChannelView:
         if rows:
             batches = None
             # Micro-batches that the state lacks: never less than it does (S7.3), as a hint.
-            if position is not None and NOT_TOLD not in (position.applied_batches, self._batches):
+            if position is not None and NOT_REPORTED not in (
+                position.applied_batches,
+                self._batches,
+            ):
                 batches = max(0, self._batches - position.applied_batches)
-        return _Found(replica, applied_seq, rows, batches, None, told_ms, is_reported, False, role)
+        return _Found(
+            replica, applied_seq, rows, batches, None, reported_ms, is_reported, False, role
+        )
 
     def _said(
-        self, replica: NodeId, told_ms: int | None, *, is_reported: bool
+        self, replica: NodeId, reported_ms: int | None, *, is_reported: bool
     ) -> tuple[Seq, int] | None:
         """KLIP-35: where it is said to be, if that is newer than what it stated itself.
 
@@ -245,7 +250,7 @@ class CachedChannelView:
         said = watch.http_reports.position(self.channel, replica)
         if said is None:
             return None
-        moments = [told_ms, watch.reports.heard_ms.get(replica) if is_reported else None]
+        moments = [reported_ms, watch.reports.heard_ms.get(replica) if is_reported else None]
         if any(moment is not None and moment >= said.heard_ms for moment in moments):
             return None
         return said.applied_seq, said.heard_ms
@@ -281,7 +286,7 @@ def _hint(
     found: _Found, now_ms: int, known_ms: int | None, reported_ms: Mapping[NodeId, int]
 ) -> ReplicaHint:
     """One replica now. ``known_ms``: how old the known end of the channel is; None: unknown."""
-    node, applied_seq, rows, batches, as_of_ms, told_ms, is_reported, is_here, role = found
+    node, applied_seq, rows, batches, as_of_ms, said_ms, is_reported, is_here, role = found
     if applied_seq is None:
         return ReplicaHint(node, _NOWHERE, None, None, None, role, None)
     # How old the state may be, as a hint: proven by a round trip, or as the leader reported. Round
@@ -297,10 +302,10 @@ def _hint(
         return ReplicaHint(node, applied_seq, rows, time_ms, batches, role, 0)
     if is_reported:
         heard_ms = reported_ms.get(node)
-        if told_ms is None or (heard_ms is not None and heard_ms > told_ms):
-            told_ms = heard_ms
-    told_ms_ago = None if told_ms is None else max(0, now_ms - told_ms)
-    return ReplicaHint(node, applied_seq, rows, time_ms, batches, role, told_ms_ago)
+        if said_ms is None or (heard_ms is not None and heard_ms > said_ms):
+            said_ms = heard_ms
+    said_ms_ago = None if said_ms is None else max(0, now_ms - said_ms)
+    return ReplicaHint(node, applied_seq, rows, time_ms, batches, role, said_ms_ago)
 
 
 class ChannelViewCache:

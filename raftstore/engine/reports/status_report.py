@@ -94,7 +94,7 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
         mode, reason = "recovering", in_doubt(runner)
     elif runner.core.is_recovering:
         mode, reason = "recovering", "acknowledged records are missing here (S0.3)"
-    healing = node.healing.told(runner.channel)
+    healing = node.healing.describe(runner.channel)
     under_way = node.snapshots.receiver.progress(runner.channel, now_ms)
     reason = "; ".join(filter(None, (reason, healing, under_way)))
     return ChannelFacts(
@@ -140,8 +140,8 @@ def _catch_up(node: NodeParts, runner: ChannelRunner) -> CatchUpStatus | None:
     view = runner.core.catch_up()
     if view is None:
         return None
-    told: dict[str, Any] = {**view._asdict(), "waits": node.catch_ups.waits(runner.channel)}
-    return cast("CatchUpStatus", told)
+    reported: dict[str, Any] = {**view._asdict(), "waits": node.catch_ups.waits(runner.channel)}
+    return cast("CatchUpStatus", reported)
 
 
 def _replica_facts(
@@ -207,7 +207,7 @@ def _no_reserve(node: NodeParts, reserve_bytes: int | None) -> list[str]:
 def _warnings(node: NodeParts) -> list[str]:
     warnings: list[str] = []
     if (stall := node.guard.stall()) is not None:
-        warnings.append(f"{stall.told(node_name(node.me))}; it leads no channel until then")
+        warnings.append(f"{stall.describe(node_name(node.me))}; it leads no channel until then")
     if (space := node.guard.space).is_low:
         doing = "takes no records" if space.is_exhausted else "takes no new writes"
         warnings.append(f"{space.reason}; it {doing} until there is more")

@@ -90,7 +90,7 @@ class RetentionParts:
     refusal_of: Callable[[RecordKind], Refusal | None]
     """Why a record of this kind must not be written yet."""
     outbox: Outbox
-    told_level: Callable[[int], tuple[NodeId, ...]]
+    nodes_at_level: Callable[[int], tuple[NodeId, ...]]
     """The other nodes that reported at least this level."""
     is_space_low: Callable[[], bool] = lambda: False
     """The disk is nearly full: what only a courtesy keeps goes."""
@@ -174,10 +174,10 @@ class Floors:
             if node == self._me:
                 continue
             # A crash cannot take back what is applied there: its log had it durably (S10).
-            position, told = known.get(node), progress.get(node)
+            position, reported = known.get(node), progress.get(node)
             seq = runner.core.base.seq if position is None else position.applied_seq
-            if told is not None and told.heard_ms is not None:
-                seq = max(seq, told.applied_seq)  # a leader gets it with each acknowledgement
+            if reported is not None and reported.heard_ms is not None:
+                seq = max(seq, reported.applied_seq)  # a leader gets it with each acknowledgement
             yield Floor(SLOW_REPLICA, node_name(node), seq, self._settings.slow_replica_bytes)
 
     def _change_readers(self, runner: ChannelRunner, now_ms: int) -> Iterator[Floor]:

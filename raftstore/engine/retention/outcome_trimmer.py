@@ -55,7 +55,7 @@ class _Work:
 
     runner: ChannelRunner
     base_seq: Seq
-    told: dict[NodeId, Seq] = field(default_factory=dict)
+    bases: dict[NodeId, Seq] = field(default_factory=dict)
     """The bases of other replicas."""
     asks: int = 0
     again_ms: int = 0
@@ -103,7 +103,7 @@ class OutcomeTrimmer:
         if isinstance(message, AskTrimmed):
             self._send(sender, TrimmedAnswer(message.channel, runner.core.base.seq))
         elif (work := self._work.get(message.channel)) is not None and work.asks:
-            work.told[sender] = message.base_seq
+            work.bases[sender] = message.base_seq
 
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Forget a channel that was closed, or is opened anew."""
@@ -150,7 +150,7 @@ class OutcomeTrimmer:
             work = self._work[channel] = _Work(runner, base_seq)
         if now_ms < work.again_ms or self._is_under_way(work) or not self._is_answered(work):
             return 0
-        to_seq = min((work.base_seq, *work.told.values()))
+        to_seq = min((work.base_seq, *work.bases.values()))
         keys = old_outcomes(scan, to_seq, after=work.after)
         if keys:
             self._propose(work, to_seq, keys, now_ms)
@@ -168,7 +168,7 @@ class OutcomeTrimmer:
         missing = [
             node
             for node in work.runner.core.config().members
-            if node != me and node not in work.told and watch.is_up(node)
+            if node != me and node not in work.bases and watch.is_up(node)
         ]
         if not missing or work.asks >= ASKS_MAX:
             return True
@@ -179,7 +179,7 @@ class OutcomeTrimmer:
 
     def _send(self, to: NodeId, message: TrimmingMessage) -> None:
         """Send the message, unless the node came back as a version that does not know it."""
-        if to in self._parts.told_level(TRIM_LEVEL):
+        if to in self._parts.nodes_at_level(TRIM_LEVEL):
             self._parts.outbox.send_known(to, message)
 
     # --- records ----------------------------------------------------------------------------------

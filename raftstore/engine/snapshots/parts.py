@@ -28,7 +28,7 @@ class SnapshotParts:
     channels: Mapping[ChannelId, ChannelRunner]
     settings: SnapshotSettings
     tell: Tell
-    told_level: Callable[[int], tuple[NodeId, ...]]
+    nodes_at_level: Callable[[int], tuple[NodeId, ...]]
     """The other nodes that reported at least this level."""
     reopen: Callable[[ChannelRunner], None]
     """Open a channel anew from what log and tables hold of it."""
@@ -43,11 +43,11 @@ class SnapshotParts:
 
     def knows(self, node: NodeId) -> bool:
         """Whether the node's version has replica snapshots."""
-        return node in self.told_level(SNAPSHOT_LEVEL)
+        return node in self.nodes_at_level(SNAPSHOT_LEVEL)
 
     def gives_rest(self, node: NodeId) -> bool:
         """Whether the node's version gives tables that it does not lead, and the rest of some."""
-        return node in self.told_level(SNAPSHOT_REST_LEVEL)
+        return node in self.nodes_at_level(SNAPSHOT_REST_LEVEL)
 
     def send(self, to: NodeId, message: Message) -> None:
         """Send the message, unless the node came back as a version that does not know it since it

@@ -579,13 +579,13 @@ class SnapshotReceiver:
         transfer = self.transfers.get(channel)
         if transfer is None:
             return self.pauses.described(channel, now_ms) if channel in self.deadlines else ""
-        told = f"replica snapshot from {node_name(transfer.source)}: {transfer.stage.value}"
+        text = f"replica snapshot from {node_name(transfer.source)}: {transfer.stage.value}"
         if transfer.stage is Stage.COPYING:
             rate = transfer.bytes * 1_000 // max(1, now_ms - transfer.started_ms)
             left_s = max(0, transfer.table_bytes - transfer.bytes) // max(1, rate)
-            told += f", {transfer.bytes} of about {transfer.table_bytes} bytes, {rate} bytes/s, "
-            told += f"{left_s} s left"
-        return told
+            text += f", {transfer.bytes} of about {transfer.table_bytes} bytes, {rate} bytes/s, "
+            text += f"{left_s} s left"
+        return text
 
     def _step(
         self, transfer: Transfer, work: Callable[[], None], done: Callable[[int], None]

@@ -15,7 +15,7 @@ from raftstore.node.logs import fields, write_lines
 
 logger = logging.getLogger("raftstore.node")
 
-TOLD_EVERY_MS: Final = 3_000
+REPORT_EVERY_MS: Final = 3_000
 """A log line reports a long reading this often."""
 _MIB: Final = 1024**2
 
@@ -26,11 +26,11 @@ class Start:
     def __init__(self, facts: LiveFacts, now_ms: Callable[[], int]) -> None:
         self._facts = facts
         self._now_ms = now_ms
-        self._began_ms = self._told_ms = now_ms()
+        self._began_ms = self._reported_ms = now_ms()
 
     def enters(self, name: str, doing: str) -> None:
         """Begin a phase; ``doing`` goes on from "the node"."""
-        self._began_ms = self._told_ms = self._now_ms()
+        self._began_ms = self._reported_ms = self._now_ms()
         self._facts.start = StartPhase(name, f"the node {doing}")
 
     def has_read(self, done_bytes: int, total_bytes: int) -> None:
@@ -64,11 +64,11 @@ class Start:
         left_s = -(-took_ms * (total - done) // max(1, done) // 1000)
         return 100 * done // max(1, total), left_s
 
-    def _log(self, line: str, **told: int) -> None:
+    def _log(self, line: str, **reported: int) -> None:
         """A line every few seconds: a short phase leaves none."""
         now_ms = self._now_ms()
-        if now_ms - self._told_ms < TOLD_EVERY_MS:
+        if now_ms - self._reported_ms < REPORT_EVERY_MS:
             return
-        self._told_ms = now_ms
-        logger.info(line, extra=fields(**told))
+        self._reported_ms = now_ms
+        logger.info(line, extra=fields(**reported))
         write_lines()  # the turn in which all of that happens is a long one

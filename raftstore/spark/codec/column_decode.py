@@ -256,8 +256,8 @@ def _slices(page: _Page, length_bytes: Bytes, fixed: Places) -> pa.Array:
     tags = page.tags()
     widths = length_bytes[tags]
     _expect(widths != _UNKNOWN)
-    told = _shifted(page.words(1), widths).view(np.int64)
-    lengths = np.where(widths == 0, fixed[tags], told)
+    stated = _shifted(page.words(1), widths).view(np.int64)
+    lengths = np.where(widths == 0, fixed[tags], stated)
     before = page.move(1 + widths + lengths)
     # Every second one of these is between two rows' values. Arrow takes the others out at once.
     bounds = np.empty((page.rows, 2), np.int32)

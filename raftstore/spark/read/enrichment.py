@@ -176,7 +176,7 @@ class Lookup:
                         rows = source.get_many(name, part, self.reading)
                         found |= zip(part, rows, strict=True)
             except RaftstoreError as error:
-                raise _told(error, name) from error
+                raise _named(error, name) from error
         return [found.get(key) for key in keys]
 
     def _key_types(self) -> list[tuple[str, pa.DataType | None]]:
@@ -347,13 +347,15 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _told(error: RaftstoreError, table: str) -> RaftstoreError:
-    told = bracketed_read(error, table)
+def _named(error: RaftstoreError, table: str) -> RaftstoreError:
+    reported = bracketed_read(error, table)
     if isinstance(error, RequestTimeoutError) or (
         isinstance(error, RequestError) and error.code in _LATE
     ):
-        told.args = (f"{told}; look up at level=any, or give a larger bound or request_timeout_ms",)
-    return told
+        reported.args = (
+            f"{reported}; look up at level=any, or give a larger bound or request_timeout_ms",
+        )
+    return reported
 
 
 class ClientSource:

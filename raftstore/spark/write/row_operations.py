@@ -77,9 +77,9 @@ class ChangeEncoder:
 
     def encode(self, batch: pa.RecordBatch) -> list[Row]:
         """Return the rows; raise SchemaError for one that does not say what to do, or cannot be."""
-        told = batch.column(self._at).to_pylist()
+        given = batch.column(self._at).to_pylist()
         # As changes report it: a copy of a table, made from them, lacks the row, too.
-        operations = [DELETE_ROW if each == EXPIRE_ROW else each for each in told]
+        operations = [DELETE_ROW if each == EXPIRE_ROW else each for each in given]
         for row, operation in enumerate(operations):
             if operation not in self._allowed:
                 raise self._unknown(row, operation)

@@ -21,7 +21,7 @@ from raftstore.spark.logs import visible_log
 from raftstore.spark.write.tasks import SinkTask, Written
 from raftstore.spark.write.writer import TaskPlace
 
-_told_unmarked: Final[dict[str, None]] = {}
+_warned_unmarked: Final[dict[str, None]] = {}
 """Queries whose missing marks this process has reported."""
 
 
@@ -102,9 +102,9 @@ def _mark(task: SinkTask, writer: str, batch_id: int, partitions: frozenset[int]
         task.mark(writer, batch_id, partitions)
     except StoreTooOldError as error:
         query_id = writer.partition("#")[0]
-        if query_id in _told_unmarked:
+        if query_id in _warned_unmarked:
             return
-        _told_unmarked[query_id] = None
+        _warned_unmarked[query_id] = None
         visible_log().warning(
             "table=%s batch=%d is written but not marked, nor are the next ones: %s; until then "
             "max_batches_behind counts none of them",

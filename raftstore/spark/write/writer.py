@@ -171,22 +171,22 @@ class BatchTask:
         """Make all of it visible at once; returns when every partition has applied it."""
         try:
             began = monotonic()
-            told = settled(messages)
-            result = self._commit(told, batch_id)
-            self._log(told, self._identity(told, batch_id), result, monotonic() - began)
+            reported = settled(messages)
+            result = self._commit(reported, batch_id)
+            self._log(reported, self._identity(reported, batch_id), result, monotonic() - began)
         except RaftstoreError as error:
             raise bracketed(error, self.table.name, is_atomic=True) from None
 
-    def _identity(self, told: Settled, batch_id: int | None) -> BatchIdentity:
-        identity = told.identity or self.identity
+    def _identity(self, reported: Settled, batch_id: int | None) -> BatchIdentity:
+        identity = reported.identity or self.identity
         return identity if batch_id is None else replace(identity, batch_id=batch_id)
 
-    def _commit(self, told: Settled, batch_id: int | None) -> BatchResult | None:
-        ticket = told.ticket
+    def _commit(self, reported: Settled, batch_id: int | None) -> BatchResult | None:
+        ticket = reported.ticket
         if ticket is not None and ticket.is_already_written:
             # "Already" is answered when every partition has applied it (rule 5).
             return result_of(ticket)
-        identity = self._identity(told, batch_id)
+        identity = self._identity(reported, batch_id)
         if ticket is None and not identity.is_known:
             if not self.is_overwrite:
                 return None  # a batch without tasks changes nothing, and batch ids may have gaps
@@ -199,7 +199,7 @@ class BatchTask:
             refuse_other_table(store.table_info(self.table.name).uuid, self.table)
             ticket = ticket or self._begin(store, identity)
             mode: BatchModeName = "overwrite" if self.is_overwrite else "append"
-            return store.commit(self.table.name, ticket, told.staged, mode, self.options)
+            return store.commit(self.table.name, ticket, reported.staged, mode, self.options)
 
     def abort(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
@@ -224,7 +224,7 @@ class BatchTask:
 
     def _log(
         self,
-        told: Settled,
+        reported: Settled,
         identity: BatchIdentity,
         result: BatchResult | None,
         commit_s: float,
@@ -245,13 +245,13 @@ class BatchTask:
             self.table.name,
             identity.writer,
             identity.batch_id,
-            "-" if told.ticket is None else told.ticket.attempt,
+            "-" if reported.ticket is None else reported.ticket.attempt,
             result.n,
-            told.written.rows,
-            told.written.records,
-            told.written.payload_bytes,
-            told.tasks,
-            told.slowest_s,
+            reported.written.rows,
+            reported.written.records,
+            reported.written.payload_bytes,
+            reported.tasks,
+            reported.slowest_s,
             commit_s,
         )
 

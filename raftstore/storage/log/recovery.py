@@ -75,7 +75,7 @@ UNCERTAIN_SEGMENTS: Final = 2
 """The last files, whose content a dead process may have left unsynced in memory."""
 
 
-TOLD_EVERY_BYTES: Final = 1 * MIB
+REPORT_EVERY_BYTES: Final = 1 * MIB
 """The progress of the start is reported this often."""
 
 OnLogRead = Callable[[int, int], None]
@@ -283,13 +283,13 @@ class LogRecovery:
 
     def _scan_segment(self, number: int, data: bytes, following_chain: int | None) -> Cut | None:
         log = self._log
-        start = told = 0
+        start = reported = 0
         while True:
             chain = self._log_chain
             try:
                 for offset, length, after, entry in decode_entries(data, chain, start):
-                    if offset >= told:
-                        told = offset + TOLD_EVERY_BYTES
+                    if offset >= reported:
+                        reported = offset + REPORT_EVERY_BYTES
                         self._on_read(self._read_bytes + offset, self._total_bytes)
                     self._apply(entry, number, offset, length)
                     self._log_chain = log.chain = after

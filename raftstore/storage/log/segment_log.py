@@ -196,15 +196,15 @@ class SegmentLog(LogFacts):
             )
         replaces = not index.holds(base)
         end = base.history if replaces else index.end
-        told = Based(channel, base, end, index.term, index.voted_for, replaces)
-        encode_base(told, 0)  # refused before anything changes if it is too large
+        based = Based(channel, base, end, index.term, index.voted_for, replaces)
+        encode_base(based, 0)  # refused before anything changes if it is too large
         opens = self._roll()
-        entry, self._chain = encode_base(told, self._chain)
+        entry, self._chain = encode_base(based, self._chain)
         parts = [entry]
         if replaces:
             index.begin_anew(base)
             # If the one is damaged, the next record may seem to continue what was replaced.
-            entry, self._chain = encode_base(replace(told, replaces=False), self._chain)
+            entry, self._chain = encode_base(replace(based, replaces=False), self._chain)
             parts.append(entry)
         else:
             index.begin_behind(base)

@@ -193,9 +193,9 @@ def _intact_rows(
             source, channel, after, b"", PAGE_ROWS, PAGE_BYTES, time_ms=time_ms
         )
         stop = page.rows[-1][0] + b"\0" if page.rows else b""
-        told = _expiries(source, reads, channel, after, stop, time_ms) if time_ms else {}
+        expiries = _expiries(source, reads, channel, after, stop, time_ms) if time_ms else {}
         for key, sealed, seq in page.rows:
-            yield key, sealed, seq, told.get(key, 0)
+            yield key, sealed, seq, expiries.get(key, 0)
         if not page.more:
             return
         after = stop

@@ -30,7 +30,7 @@ class AppliedChannel:
         "time_ms",
         "removed",
         "removed_merged",
-        "_removed_told",
+        "_removed_reported",
     )
 
     def __init__(
@@ -64,7 +64,7 @@ class AppliedChannel:
         """Rows that were removed, at least so many keys of them; apply thread."""
         self.removed_merged = 0
         """Of these, those whose bytes a merge has given back; thread of merges."""
-        self._removed_told = removed
+        self._removed_reported = removed
 
     def queue(self, records: Sequence[Record]) -> None:
         """Count records as queued; raise PersistError if they do not follow what was."""
@@ -88,8 +88,8 @@ class AppliedChannel:
 
     def tell_removed(self, batch: WriteBatch) -> None:
         """Have the batch remember how many rows were removed, if it is more than it was."""
-        if self.removed != self._removed_told:
-            self._removed_told = self.removed
+        if self.removed != self._removed_reported:
+            self._removed_reported = self.removed
             batch.put(REMOVED_KEY, encode_count(self.removed - self.removed_merged))
 
     def _misplaced(self, what: str, record: Record) -> PersistError:

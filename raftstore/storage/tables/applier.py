@@ -102,7 +102,7 @@ class Applier:
         self._enqueued_bytes = 0
         self._applied_bytes = 0
         self._post: Post = lambda call: call()
-        self._on_applied: OnApplied = lambda *_told: None
+        self._on_applied: OnApplied = lambda *_of: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
         self._stalls, self._path = UNWATCHED, Path()
         self._pieces = PieceWriter(
@@ -292,8 +292,8 @@ class Applier:
         conflicts: Conflicts,
         answers: Answers,
     ) -> None:
-        told = partial(self._on_applied, state.channel, applied_seq, conflicts, answers)
-        self._done.append((size, told))
+        report = partial(self._on_applied, state.channel, applied_seq, conflicts, answers)
+        self._done.append((size, report))
 
     def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
         """A value of the state as the records before the one at hand left it."""
@@ -338,9 +338,9 @@ class Applier:
         if self._done:
             done, self._done = self._done, []
             self._applied_bytes += sum(size for size, _ in done)
-            self._post(partial(_report, [told for _, told in done]))
+            self._post(partial(_report, [report for _, report in done]))
 
 
 def _report(done: list[Callable[[], None]]) -> None:
-    for told in done:
-        told()
+    for report in done:
+        report()

@@ -133,8 +133,8 @@ class LevelDbTables:
     @property
     def rebuilt_because(self) -> str | None:
         """Tables that were put aside and start empty, and why; reported loudly. None: none were."""
-        told = (f"{what}: {why}" for what, why in self._home.rebuilt.items())
-        return "; ".join(told) or None
+        reasons = (f"{what}: {why}" for what, why in self._home.rebuilt.items())
+        return "; ".join(reasons) or None
 
     def start(
         self,
@@ -346,11 +346,11 @@ class LevelDbTables:
         post = self._post
         assert post is not None, "start comes first"
 
-        def told(barrier: Barrier) -> None:
+        def report(barrier: Barrier) -> None:
             post(partial(self._on_read, partial(done, barrier)))
 
         database, machine = self._databases[channel].source, self._channels[channel].batches
-        self._barriers.start(channel, machine, database, self._shared(channel), told)
+        self._barriers.start(channel, machine, database, self._shared(channel), report)
 
     def start_merge(
         self, channel: ChannelId, done: MergeDone, *, is_quiet: bool, is_urgent: bool
@@ -360,7 +360,7 @@ class LevelDbTables:
         post = self._post
         assert post is not None, "start comes first"
 
-        def told(step: MergeStep) -> None:
+        def report(step: MergeStep) -> None:
             post(partial(self._on_read, partial(done, step)))
 
         database = self._databases[channel]
@@ -373,7 +373,7 @@ class LevelDbTables:
             is_quiet=is_quiet,
             is_urgent=is_urgent,
         )
-        self._merges.start(job, told)
+        self._merges.start(job, report)
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at.

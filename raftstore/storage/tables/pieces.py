@@ -21,7 +21,7 @@ from raftstore.config import MIB
 from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.tables import Piece
 from raftstore.rows.sealing import SEAL_BYTES, seal
-from raftstore.state_machines.expiry import UNTOLD_MS, moved, stored_time
+from raftstore.state_machines.expiry import UNSTATED_MS, moved, stored_time
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.channel_database import WriteBatch
 from raftstore.storage.tables.keys import applied_key, encode_applied, marker_key, row_head
@@ -65,8 +65,8 @@ def rows_of_piece(
     outcomes: list[Change] = []
     expires_of: dict[bytes, int] = {}
     if any(piece.ttls_ms) and not state.time_ms:
-        state.time_ms = UNTOLD_MS
-        outcomes.append(stored_time(UNTOLD_MS))
+        state.time_ms = UNSTATED_MS
+        outcomes.append(stored_time(UNSTATED_MS))
     newest: dict[bytes, bytes | None] = {}
     get_state = partial(state_get, state.channel)
     seen = 0

@@ -32,7 +32,7 @@ class Told:
     snapshot: AsyncSnapshot
 
 
-async def told_by(client: AsyncClient, batch_id: int = 0) -> Told:
+async def reported_by(client: AsyncClient, batch_id: int = 0) -> Told:
     """Write to the table, and remember the answers."""
     table = client.table("t")
     batch = await table.write_batch(ROWS, writer="w", batch_id=batch_id)
@@ -51,10 +51,10 @@ def test_batch_or_snapshot_of_a_dropped_table_is_refused() -> None:
     """The commits of a table made anew have the numbers of the old one's: they are others."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
-        old = await told_by(client)
+        old = await reported_by(client)
         make_anew(cluster)
         await client.tables()
-        new = await told_by(client, 7)
+        new = await reported_by(client, 7)
         assert (new.batch.n, new.batch.vector) == (old.batch.n, old.batch.vector)
         table = client.table("t")
         for options in ({"at_batch": old.batch}, {"at_least": old.batch}):
@@ -104,7 +104,7 @@ def test_what_is_newer_than_the_catalog_known_here_is_looked_up(
         assert await table.get(1) is None
         make_anew(cluster)
         async with await aio.connect(cluster.endpoints, settings=PATIENT) as other:
-            told = await told_by(other)
+            told = await reported_by(other)
         if use is changes_since:
             for node in cluster.nodes.values():
                 node.request_scripts.extend([fail("data_loss")] * 5)

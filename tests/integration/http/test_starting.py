@@ -51,7 +51,7 @@ def test_node_that_reads_a_long_log_says_how_far_it_is(
     http_port = HttpPort(settings, start_http)
     seen: list[tuple[int, Any]] = []
     now_ms = itertools.count(0, 1_000)
-    monkeypatch.setattr(recovery, "TOLD_EVERY_BYTES", 400_000)
+    monkeypatch.setattr(recovery, "REPORT_EVERY_BYTES", 400_000)
     monkeypatch.setattr(opening, "monotonic_ms", lambda: next(now_ms))
     read = Start.has_read
 

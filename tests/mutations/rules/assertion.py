@@ -132,7 +132,7 @@ ASSERTION_RULES: tuple[Mutation, ...] = (
         "S2.5-assert-commit",
         "A commit seq that falls goes unnoticed.",
         "ChannelState.emit_commit",
-        "self.commit_seq >= told_commit",
+        "self.commit_seq >= old_commit",
         "the_commit_seq_told_to_the_engine_never_falls",
     ),
     _unasserted(
@@ -207,7 +207,7 @@ ASSERTION_RULES: tuple[Mutation, ...] = (
     ),
     _unasserted(
         "S2.1-assert-told-seq",
-        "Followers are told of a record that does not follow.",
+        "Followers are sent a record that does not follow.",
         "Leader._replicate",
         "record.base_seq == state.lineage.last_seq + 1",
         "followers_are_told_of_the_next_record_only",
@@ -286,7 +286,7 @@ ASSERTION_RULES: tuple[Mutation, ...] = (
     ),
     _unasserted(
         "S1.3-assert-told-vote",
-        "A vote is told that was not given.",
+        "A vote is announced that was not given.",
         "VotingElector._reply_vote",
         "not granted or (self.term, self.voted_for) == (vote_term, candidate)",
         "only_a_vote_that_was_given_is_told",

@@ -115,7 +115,7 @@ BACKUP_RULES: tuple[Mutation, ...] = (
         "A batch that was decided between two answers about writers counts as one of the state.",
         Edit(
             "is_of_state",
-            "is_same and all(view.last_n < told.next_commit for view in told.writers)",
+            "is_same and all(view.last_n < reported.next_commit for view in reported.writers)",
             "is_same",
         ),
         directed(DECIDED),

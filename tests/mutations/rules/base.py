@@ -114,8 +114,8 @@ BASE_RULES: tuple[Mutation, ...] = (
         "A table below the base gets the records behind the gap.",
         Edit(
             "ChannelState.emit_commit",
-            "(self.commit_seq, apply_to) != self._told_commit and not self.lacks_rows",
-            "(self.commit_seq, apply_to) != self._told_commit",
+            "(self.commit_seq, apply_to) != self._announced and not self.lacks_rows",
+            "(self.commit_seq, apply_to) != self._announced",
         ),
         directed(BASE + "r10_table_below_the_base_needs_a_snapshot_and_takes_part_in_nothing"),
         ROTTING,

@@ -158,7 +158,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "batches-gate",
-        "Success is told before all touched channels have applied the batch.",
+        "Success is reported before all touched channels have applied the batch.",
         Edit(
             "waiting_for",
             "() if entry is None else still_waiting(entry, acked)",
@@ -286,7 +286,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "batch-success-unreported",
-        "A commit that the tables hold and nobody was told of yet counts as applied everywhere.",
+        "A commit that the tables hold and nobody was notified of counts as applied everywhere.",
         Edit(
             "CoordinatedTable.is_everywhere",
             "n not in self._entries",
@@ -386,10 +386,10 @@ BATCH_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "batch-dropped-all",
-        "A client tells the first writers by name, which may all be jobs of one batch.",
+        "A client lists the first writers by name, which may all be jobs of one batch.",
         Edit(
             "_views",
-            "not (told.more and told.writers)",
+            "not (reported.more and reported.writers)",
             "True",
         ),
         directed(DROPPED_WRITERS + "drop_tells_a_stream_however_many_jobs_stand_before_it"),
@@ -429,7 +429,7 @@ BATCH_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S4.4-batch-already-before-applied",
-        "A replay is told that its batch is in the table before every channel has applied it.",
+        "A replay is answered that its batch is in the table before every channel has applied it.",
         Edit(
             "Coordinator._begin",
             "self._tell(table, waiter, verdict, now_ms)",

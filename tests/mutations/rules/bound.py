@@ -53,9 +53,10 @@ BOUND_RULES: tuple[Mutation, ...] = (
         "S7.3-batches-unknown",
         "Micro-batches that were not reported count as none.",
         Edit(
-            "BatchCounts.told",
-            "if count != NOT_TOLD and seq >= self._told[0]:\n    self._told = (seq, count)",
-            "if seq >= self._told[0]:\n    self._told = (seq, max(0, count))",
+            "BatchCounts.reported",
+            "if count != NOT_REPORTED and seq >= self._reported[0]:\n"
+            "    self._reported = (seq, count)",
+            "if seq >= self._reported[0]:\n    self._reported = (seq, max(0, count))",
         ),
         directed(
             BATCHES + "above_the_own_log_a_batch_needs_a_seq",
@@ -67,8 +68,8 @@ BOUND_RULES: tuple[Mutation, ...] = (
         "A number of micro-batches counts for later seqs, too.",
         Edit(
             "BatchCounts.at_most",
-            "told + seq - told_seq",
-            "told",
+            "reported + seq - reported_seq",
+            "reported",
         ),
         directed(BATCHES + "number_that_was_told_counts_for_the_seq_it_is_of"),
     ),
@@ -137,7 +138,7 @@ BOUND_RULES: tuple[Mutation, ...] = (
         "S12-batches-more-than-seqs",
         "More micro-batches than seqs are believed.",
         Edit(
-            "BatchCounts.told",
+            "BatchCounts.reported",
             "if count > seq:\n    return",
             "",
         ),

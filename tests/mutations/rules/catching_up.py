@@ -1,4 +1,4 @@
-"""Mutations of catching up at any distance: what is held, asked for, in which order, and told."""
+"""Mutations of catching up at any distance: what is held, asked for, in which order, reported."""
 
 from __future__ import annotations
 

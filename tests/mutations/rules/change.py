@@ -1,4 +1,4 @@
-"""Mutations of the changes of a table: what is told, and that it is told the same by everybody."""
+"""Mutations of the changes of a table: what is reported, and that all replicas report the same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Mutations of comparing the replicas of a channel: one position, each entry, and no more at a time
-than a node has room for; and of what files tell of lifetimes."""
+than a node has room for; and of what files state of lifetimes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ COMPARING_RULES: tuple[Mutation, ...] = (
         Edit(
             "columns_of_line",
             "FOR_EVER if line[EXPIRES] is None else parse_moment(line[EXPIRES])",
-            "UNTOLD if line[EXPIRES] is None else parse_moment(line[EXPIRES])",
+            "NOT_STATED if line[EXPIRES] is None else parse_moment(line[EXPIRES])",
         ),
         directed(FILES + "rows_expire_when_they_would_have[18000000-rows.jsonl]"),
     ),

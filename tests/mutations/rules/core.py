@@ -42,7 +42,7 @@ CORE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S0.3-hole-votes",
-        "A replica whose log lacks acknowledged records hears candidates, votes and stands.",
+        "A replica whose log lacks acknowledged records listens to candidates, votes and stands.",
         Edit("ChannelRunner.on_election", "self.ignores_peers", "False"),
         Edit(
             "Replica.may_stand",

@@ -17,7 +17,7 @@ DESIGN = "tests/design/test_nats_"
 DOCUMENT_RULES: tuple[Mutation, ...] = (
     mutation(
         "nats-028-told",
-        "A change of mode is told to nobody.",
+        "A change of mode is not reported.",
         Edit("ChannelState.set_mode", "self.emit(ModeChanged(mode, reason))", "pass"),
         directed(CORE + "follower.py::test_mode_changes_are_told_with_their_reason"),
     ),
@@ -136,7 +136,7 @@ DOCUMENT_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "nats-149",
-        "Status tells nobody how far a replica has to go.",
+        "Status does not say how far a replica has to go.",
         Edit("CatchUp.view", "left = self._rows_left()", "left = 0"),
         directed(NODES + "149_distance_of_a_replica_is_shown_in_status_and_metrics"),
     ),

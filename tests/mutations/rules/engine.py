@@ -15,7 +15,7 @@ HOLE_REPAIRS = "tests/unit/engine/channel/test_hole_repairs.py::test_"
 ENGINE_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.3-deaf",
-        "A replica whose log lacks a record in the middle hears leaders and candidates.",
+        "A replica whose log lacks a record in the middle listens to leaders and candidates.",
         Edit(
             "ChannelRunner.on_replication",
             "self.ignores_peers",

@@ -1,4 +1,4 @@
-"""Mutations of what is told of the fate of a write (N4, S4.5, S5.6, S7.1)."""
+"""Mutations of what is answered about the fate of a write (N4, S4.5, S5.6, S7.1)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FATE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.1-fate",
-        "A leader tells fates without asking whether it still leads.",
+        "A leader answers fates without asking whether it still leads.",
         Edit(
             "WriteOutcomes.on_request",
             "runner.request_read("
@@ -93,7 +93,7 @@ FATE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.1-owner-once",
-        "A question for a confirmed leader is answered as often as its number is told.",
+        "A question for a confirmed leader is answered as often as its number is reported.",
         Edit(
             "ReadConfirmations.confirm",
             "self._open.pop(token, None)",

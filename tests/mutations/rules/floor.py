@@ -177,7 +177,7 @@ FLOOR_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S6.5-floor-synced",
-        "The mark tells a floor before the base entries are durable that stand for what goes.",
+        "The mark states a floor before the base entries are durable that stand for what goes.",
         Edit(
             "GroupCommitter._sync",
             "self._segments.sync()\nself._raise_floor(batch.floor, batch.rows)",
@@ -228,7 +228,7 @@ FLOOR_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S6.5-floor-chain",
-        "The mark tells another chain at the floor than its segment continues.",
+        "The mark states another chain at the floor than its segment continues.",
         Edit(
             "SegmentLog.begin_floor",
             "self._segments[segment].previous_chain",

@@ -74,7 +74,7 @@ FRESHNESS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-stalled-leader",
-        "A leader that was stopped tells its old position as the present one.",
+        "A leader that was stopped reports its old position as the present one.",
         Edit(
             "Leader.knows_position",
             "self.is_ready and self._state.freshness.is_trusted",

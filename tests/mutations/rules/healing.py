@@ -18,13 +18,13 @@ READ_RULES = "tests/unit/engine/reads/test_read_rules.py::test_"
 HEALING_RULES: tuple[Mutation, ...] = (
     mutation(
         "S13-dispute-served",
-        "A replica whose history is another than a peer's serves before a quorum has told.",
+        "A replica whose history is another than a peer's serves before a quorum has answered.",
         Edit("serving_refusal", "runner.core.is_disputed", "False"),
         directed(READ_RULES + "channel_that_may_not_serve_says_why"),
     ),
     mutation(
         "S13-dispute-votes",
-        "A replica whose history is another than a peer's votes before a quorum has told.",
+        "A replica whose history is another than a peer's votes before a quorum has answered.",
         Edit("Replica.may_stand", "self._state.is_disputed", "False"),
         directed(REPLICA + "dispute_ends_when_a_quorum_has_the_history_that_is_here"),
     ),

@@ -107,7 +107,7 @@ HOSTING_RULES: tuple[Mutation, ...] = (
         "A leader is held by another life of a voter's replica.",
         Edit(
             "QuorumContact._look_for_replicas",
-            "told.replica == config.number_of(node)",
+            "reported.replica == config.number_of(node)",
             "True",
         ),
         directed(
@@ -119,7 +119,7 @@ HOSTING_RULES: tuple[Mutation, ...] = (
         "A leader is held by a replica that is in a later term.",
         Edit(
             "QuorumContact._look_for_replicas",
-            "told.term <= term",
+            "reported.term <= term",
             "True",
         ),
         directed(

@@ -83,27 +83,27 @@ LEVEL_RULES: tuple[Mutation, ...] = (
         "The catalog is believed although the node itself reported less.",
         Edit(
             "CatalogController.levels",
-            "min(level, self._told_levels.get(node, level))",
+            "min(level, self._known_levels.get(node, level))",
             "level",
         ),
         directed(WORLDS + "downgrade_is_believed_before_the_catalog_says_it"),
     ),
     mutation(
         "level-earlier-life",
-        "A node believes the highest level that a peer ever told, also after its downgrade.",
+        "A node believes the highest level that a peer ever reported, also after its downgrade.",
         Edit(
             "CatalogController.on_introduced",
-            "self._told_levels[node] = level",
-            "self._told_levels[node] = max(level, self._told_levels.get(node, 0))",
+            "self._known_levels[node] = level",
+            "self._known_levels[node] = max(level, self._known_levels.get(node, 0))",
         ),
         worlds(seeds=range(1, 9), rolling_upgrades="yes", turn_max_ms="3", partitions="3"),
         directed(WORLDS + "downgrade_is_believed_before_the_catalog_says_it"),
     ),
     mutation(
         "level-bundles",
-        "A peer is sent messages of many channels in one before it told that it reads them.",
+        "A peer is sent messages of many channels in one before it reported that it reads them.",
         Edit(
-            "ToldLevels.takes_bundles",
+            "KnownLevels.takes_bundles",
             "self.by_node.get(node, 0) >= LEVEL_OF_BUNDLES",
             "True",
         ),
@@ -114,14 +114,14 @@ LEVEL_RULES: tuple[Mutation, ...] = (
         "A node that came back as an older version is answered what it does not know.",
         Edit(
             "HoleRepairs._send",
-            "to in self._told_level(REFILL_LEVEL)",
+            "to in self._nodes_at_level(REFILL_LEVEL)",
             "True",
         ),
         directed(HOLES + "node_that_came_back_older_is_neither_answered_nor_asked_again"),
     ),
     mutation(
         "level-unknown",
-        "A node that told this leader nothing is entered as an old one.",
+        "A node that reported nothing to this leader is entered as an old one.",
         Edit(
             "CatalogController._register_nodes",
             "0 if known is None else known.level",

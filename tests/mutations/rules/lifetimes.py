@@ -44,7 +44,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S10-expiry-ahead-of-the-log",
-        "The channel time may be later than the record that tells it, so rows are born expired.",
+        "The channel time may be later than the record that states it, so rows are born expired.",
         Edit("expire", "min(until_ms, record.timestamp_ms)", "until_ms"),
         directed(CONTRACT + "channel_time_never_goes_back_nor_ahead_of_the_log"),
     ),
@@ -144,7 +144,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S10-expiry-change",
-        "Readers of changes are told a row as expired that was renewed.",
+        "Readers of changes get a row as expired that was renewed.",
         Edit("ChangeFeeds._expired", 'b"" if outcome is None else outcome.data', 'b""'),
         directed(
             CONTRACT + "changes_tell_an_expiry_once_and_in_its_place",

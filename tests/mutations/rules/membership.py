@@ -110,7 +110,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S8-m13-early",
-        "A replica that is yet to be added is told that it was removed.",
+        "A replica that is yet to be added is notified that it was removed.",
         Edit(
             "ConfigStack.has_dropped",
             "is_over\nand not config.has_member(replica)\nand not self.current.has_member(replica)",
@@ -133,7 +133,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S8-m13-back",
-        "A replica that was told it was removed stays silent when a leader adds it again.",
+        "A replica that was notified of its removal stays silent when a leader adds it again.",
         Edit(
             "Follower._on_commit_notice",
             "state.is_removed = False",

@@ -1,4 +1,4 @@
-"""Mutations of what publishers and readers are told: S4 to S7, S9, S10."""
+"""Mutations of what publishers and readers get: S4 to S7, S9, S10."""
 
 from __future__ import annotations
 
@@ -300,9 +300,9 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-told",
-        "A leader tells old commit positions before it committed in its term.",
+        "A leader reports old commit positions before it committed in its term.",
         Edit(
-            "Leader.told_commit_seq",
+            "Leader.reported_commit_seq",
             "self._state.commit_seq if self.knows_position else Seq(0)",
             "self._state.commit_seq",
         ),

@@ -129,7 +129,7 @@ PAYLOAD_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S5.6-fetched-refused",
-        "A leader fetches a write that it refused, whose publisher was told NOT_APPLIED.",
+        "A leader fetches a write that it refused, whose publisher got NOT_APPLIED.",
         Edit("Sequencer.knows", "is_refused", "False"),
         directed(NODES + "refused_write_is_not_fetched"),
     ),
@@ -155,11 +155,11 @@ PAYLOAD_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S4.4-relayed-refusal",
-        "A refusal of a relayed copy is told to the publisher as if it answered its own attempt.",
+        "A refusal of a relayed copy is sent to the publisher as if it answered its own attempt.",
         Edit(
             "RelayedWrites.reply",
-            "isinstance(message, PubAck) and node in self._told_level(PAYLOAD_LEVEL)",
-            "node in self._told_level(PAYLOAD_LEVEL)",
+            "isinstance(message, PubAck) and node in self._nodes_at_level(PAYLOAD_LEVEL)",
+            "node in self._nodes_at_level(PAYLOAD_LEVEL)",
         ),
         directed(NODES + "each_node_has_a_handle_of_its_own_and_hears_of_commits_only"),
     ),
@@ -168,7 +168,7 @@ PAYLOAD_RULES: tuple[Mutation, ...] = (
         "A node that does not know them is sent messages of repairs.",
         Edit(
             "PayloadRepairs._send",
-            "to in self._told_level(LEVEL_OF_MESSAGE[type(message)])",
+            "to in self._nodes_at_level(LEVEL_OF_MESSAGE[type(message)])",
             "True",
         ),
         directed(NODES + "nothing_is_said_to_a_node_that_does_not_know_it"),
@@ -176,7 +176,7 @@ PAYLOAD_RULES: tuple[Mutation, ...] = (
     mutation(
         "S12-gaps-level",
         "A node that does not know it is sent a GapReport.",
-        Edit("GapReports.report", "node in self._parts.told_level(GAP_REPORT_LEVEL)", "True"),
+        Edit("GapReports.report", "node in self._parts.nodes_at_level(GAP_REPORT_LEVEL)", "True"),
         directed(GAPS + "gaps_are_told_to_who_knows_them_and_their_end_once"),
     ),
     mutation(

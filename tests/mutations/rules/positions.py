@@ -14,7 +14,7 @@ TESTS = "tests/unit/engine/channel/test_rules_engine.py::test_"
 POSITIONS_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.8-kept",
-        "A view tells of channels that were dropped.",
+        "A view lists channels that were dropped.",
         Edit(
             "ViewReport._build",
             "self._catalog is not controller.catalog",
@@ -58,7 +58,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-silent-message",
-        "A leader that tells no position is taken for fresh.",
+        "A leader that reports no position is taken for fresh.",
         Edit(
             "ChannelRunner.on_replication",
             "isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq",
@@ -78,7 +78,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-waited",
-        "A report that waited for the main loop tells a position of now.",
+        "A report that waited for the main loop states a position of now.",
         Edit(
             "ChannelRunner.on_leader_position",
             "arrived_ms,",
@@ -101,14 +101,14 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
         "A report that comes late takes back what is known to be committed.",
         Edit(
             "LagReports.keep",
-            "told > self.committed(channel)",
+            "reported > self.committed(channel)",
             "True",
         ),
         directed(REPORTS + "report_that_comes_late_or_twice_takes_nothing_back"),
     ),
     mutation(
         "S7.3-teller",
-        "A leader that tells no position any more is believed as one that does.",
+        "A leader that reports no position any more is believed as one that does.",
         Edit(
             "LagReports.reporting_leader",
             "node if position.commit_seq else None",
@@ -155,7 +155,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-kept-moved",
-        "A view tells of a channel what it found before something happened to it.",
+        "A view states of a channel what it found before something happened to it.",
         Edit(
             "NodeRunner._after",
             "self._views_moved(*touched)",
@@ -198,7 +198,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S10-kept-applied",
-        "A view tells an applied seq that readers have left behind.",
+        "A view states an applied seq that readers have left behind.",
         Edit(
             "CachedChannelView.view",
             "runner is not None and self._node.tables.applied_seq(self.channel) != "

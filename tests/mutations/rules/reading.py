@@ -109,8 +109,8 @@ READING_RULES: tuple[Mutation, ...] = (
         "A replica of which nothing was heard is not asked.",
         Edit(
             "RouteBook._view",
-            "told.lag if told is not None and is_told else 0",
-            "told.lag if told is not None and is_told else None",
+            "reported.lag if reported is not None and is_recent else 0",
+            "reported.lag if reported is not None and is_recent else None",
         ),
         directed(ROUTES + "replica_of_which_nothing_is_known_is_asked"),
     ),

@@ -216,7 +216,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A node that does not know replica snapshots is asked for one.",
         Edit(
             "SnapshotParts.knows",
-            "node in self.told_level(SNAPSHOT_LEVEL)",
+            "node in self.nodes_at_level(SNAPSHOT_LEVEL)",
             "True",
         ),
         directed(WORLDS + "node_of_an_older_version_is_not_asked"),

@@ -367,10 +367,10 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "runtime-lines-told",
-        "Lost lines are not told.",
+        "Lost lines are not reported.",
         Edit(
             "LineStream._take",
-            "self.dropped > self._told",
+            "self.dropped > self._reported",
             "False",
         ),
         directed(READERS + "full_pipe_delays_nobody_and_its_lost_lines_are_told"),
@@ -437,7 +437,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "runtime-wildcard",
-        "A node tells others an address that nobody can connect to.",
+        "A node gives others an address that nobody can connect to.",
         Edit(
             "_check_addresses",
             "_is_wildcard(host)",
@@ -490,7 +490,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-turn-position",
-        "A report in the middle of a turn tells positions of before the turn.",
+        "A report in the middle of a turn states positions of before the turn.",
         Edit(
             "NodeRunner._after",
             "self._positions_moved(*touched)",
@@ -593,7 +593,7 @@ RUNTIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S3.4-turn-acks",
-        "Of two acks of a turn the later one is told, not the one that says more.",
+        "Of two acks of a turn the later one is sent, not the one that says more.",
         Edit(
             "_together",
             "return message if message.match_seq >= before.match_seq else before",

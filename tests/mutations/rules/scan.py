@@ -99,7 +99,7 @@ SCAN_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S7.3-long-page",
-        "A long page tells the position of the present instead of its own.",
+        "A long page states the position of the present instead of its own.",
         Edit(
             "Scans.begin",
             "deadline_ms, served,",

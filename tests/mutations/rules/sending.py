@@ -26,7 +26,7 @@ SENDING_RULES: tuple[Mutation, ...] = (
         "A writer that is past its batch is informed that nobody knows.",
         Edit(
             "_AskedOfBatch.final",
-            "error if self.is_told_by_refusals else Asked.final(self, error)",
+            "error if self.ends_by_refusals else Asked.final(self, error)",
             "Asked.final(self, error)",
         ),
         directed(CLIENT + "lower_batch_or_other_checkpoint_is_refused_until_the_writer_is_adopted"),

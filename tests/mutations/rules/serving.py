@@ -341,7 +341,7 @@ SERVING_RULES: tuple[Mutation, ...] = (
         "BLOG-26",
         "A dead node is shown with what it held.",
         Edit(
-            "_told",
+            "_lags_of_host",
             "if node.state == DOWN:\n    return HostStoreLags({}, 0)",
             "",
         ),

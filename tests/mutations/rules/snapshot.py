@@ -16,8 +16,8 @@ SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "S0.8-commits",
         "A batch of a dropped table names a state of the one made anew.",
         Edit(
-            "check_told_of",
-            "told.table_uuid != info.uuid or len(told.vector) not in (0, info.partitions)",
+            "check_is_of",
+            "given.table_uuid != info.uuid or len(given.vector) not in (0, info.partitions)",
             "False",
         ),
         directed(ANEW + "batch_or_snapshot_of_a_dropped_table_is_refused"),

@@ -245,7 +245,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         "Connections end for another version without a word, or with one line each time.",
         Edit(
             "VersionNotes.on_closed",
-            "self._told.get((peer, reason.code)) == remote.boot_id",
+            "self._logged.get((peer, reason.code)) == remote.boot_id",
             "False",
         ),
         directed(PEERS + "record_that_only_a_newer_version_knows_is_told_once_by_both_sides"),
@@ -324,7 +324,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         "wire-malformed-told",
         "A peer's nonsense ends its connection and no line of the log says why.",
         Edit(
-            "_TOLD",
+            "_LOGGED",
             "GoodbyeCode.MALFORMED,",
             "",
         ),

@@ -1,4 +1,4 @@
-"""Mutations of the end of kept outcomes: what goes, when, and who is still told of it."""
+"""Mutations of the end of kept outcomes: what goes, when, and which readers still get it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TRIMMED_OUTCOME_RULES: tuple[Mutation, ...] = (
         "A leader trims outcomes behind its own log, and asks nobody whose readers need them.",
         Edit(
             "OutcomeTrimmer._trim",
-            "min((work.base_seq, *work.told.values()))",
+            "min((work.base_seq, *work.bases.values()))",
             "work.base_seq",
         ),
         directed(

@@ -59,7 +59,7 @@ def test_interrupted_step_raises_the_interrupt_itself() -> None:
     async def rows() -> AsyncGenerator[int, None]:
         try:
             yield 1
-            while not _is_waiting(caller):  # noqa: ASYNC110 - nothing tells when it begins to wait
+            while not _is_waiting(caller):  # noqa: ASYNC110 - nothing says when it begins to wait
                 await asyncio.sleep(0)
             assert caller.ident is not None
             signal.pthread_kill(caller.ident, signal.SIGINT)

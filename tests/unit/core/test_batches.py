@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.core.batches import BATCH_KINDS, NOT_TOLD, BatchCounts, BatchMarks
+from raftstore.core.batches import BATCH_KINDS, NOT_REPORTED, BatchCounts, BatchMarks
 from raftstore.core.events import FreshnessRequested, PeerHash
 from raftstore.protocol.payload import encode_mark
 from raftstore.protocol.records import Record
@@ -131,7 +131,7 @@ def test_long_log_forgets_where_old_batches_ended_but_not_how_many_there_were() 
     counts = counts_of("mmmmm", marks_max=2)
     counts.commit(Seq(5))
     assert [counts.at(Seq(seq)) for seq in range(6)] == [None, None, None, 3, 4, 5]
-    assert counts.tell(Seq(1)) == NOT_TOLD
+    assert counts.tell(Seq(1)) == NOT_REPORTED
 
 
 @given(st.text("rm", max_size=30), st.data())
@@ -158,7 +158,7 @@ def test_above_the_own_log_a_batch_needs_a_seq() -> None:
     counts.commit(Seq(2))
     assert counts.at_most(Seq(2), Seq(2)) == 1
     assert counts.at_most(Seq(7), Seq(2)) == 1 + 5
-    counts.told(Seq(6), NOT_TOLD)
+    counts.reported(Seq(6), NOT_REPORTED)
     assert counts.at_most(Seq(7), Seq(2)) == 1 + 5
 
 
@@ -168,8 +168,8 @@ def test_number_that_was_told_counts_for_the_seq_it_is_of() -> None:
     """
     counts = counts_of("rm")
     counts.commit(Seq(2))
-    counts.told(Seq(6), 3)
-    counts.told(Seq(4), 2)  # comes late, and says less
+    counts.reported(Seq(6), 3)
+    counts.reported(Seq(4), 2)  # comes late, and says less
     assert (counts.at_most(Seq(6), Seq(2)), counts.at_most(Seq(8), Seq(2))) == (3, 5)
     assert counts.at_least(Seq(2)) == 3
 
@@ -245,8 +245,8 @@ def test_older_leader_tells_no_batches_and_none_are_assumed() -> None:
 def test_more_batches_than_seqs_are_not_believed() -> None:
     """S12: a batch needs a seq of its own; a view counted from such a word left every range."""
     counts = BatchCounts()
-    counts.told(Seq(5), 2**63 - 1)
+    counts.reported(Seq(5), 2**63 - 1)
     assert counts.at_least(Seq(0)) == 0
     assert counts.at_most(Seq(2**62), Seq(0)) <= 2**62
-    counts.told(Seq(5), 5)
+    counts.reported(Seq(5), 5)
     assert counts.at_least(Seq(0)) == 5

@@ -165,7 +165,7 @@ def test_terms_are_raised_when_nobody_leads() -> None:
 
 
 def test_newer_answer_replaces_the_target() -> None:
-    """S0.6: nobody may hold any more what the one before was told of."""
+    """S0.6: nobody may hold any more what was reported to the one before."""
     doubting = Doubting()
     doubting.answer(N2, doubting.round(), (2, 100), leads=True)
     doubting.answer(N3, doubting.round(), (3, 4), term=3, leads=True)

@@ -115,7 +115,7 @@ def test_lost_requests_are_repeated_until_answered():
 
 
 def test_refused_pre_vote_is_retried_after_the_backoff_not_at_once():
-    """A voter that still hears the leader may agree later; a refusal triggers nothing."""
+    """A voter in contact with the leader may agree later; a refusal triggers nothing."""
     host = RecordingHost(backoff=300)
     elect = elector(host)
     elect.suspect(0, 0)

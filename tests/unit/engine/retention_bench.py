@@ -172,7 +172,7 @@ class Bench:
             # Outcomes are trimmed in a bench of their own.
             refusal_of=lambda kind: Refusal(StoreTooOldError, f"no node reads {kind}"),
             outbox=me,
-            told_level=lambda level: (B, C),
+            nodes_at_level=lambda level: (B, C),
             is_space_low=lambda: self.is_space_low,
             claim=self._claim,
         )

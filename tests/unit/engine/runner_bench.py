@@ -225,7 +225,7 @@ class Bench:
         return nothing and not self.active.take_touched()
 
     def moves(self, leader: NodeId | None = THIRD, role: Role = Role.FOLLOWER) -> None:
-        """Have the elector change its mind with the next thing that it is told."""
+        """Have the elector change its mind with the next call that it gets."""
         runner, elector = self.runner, self.elector
 
         class Telling(list[Any]):

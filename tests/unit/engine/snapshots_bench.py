@@ -162,7 +162,7 @@ class Bench:
             channels=self.channels,
             settings=SnapshotSettings(**{**values, **settings}),
             tell=self._tell,
-            told_level=self._told_level,
+            nodes_at_level=self._nodes_at_level,
             reopen=lambda runner: self.did.append(f"reopen {runner.name}"),
             first_id=FIRST_ID,
             shortage=self._shortage,
@@ -231,7 +231,7 @@ class Bench:
         assert after_operation == 0, "a quorum has it: nothing has to be durable here first"
         self.sent.append((to, message))
 
-    def _told_level(self, level: int) -> tuple[NodeId, ...]:
+    def _nodes_at_level(self, level: int) -> tuple[NodeId, ...]:
         assert level in (SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL)
         return tuple(self.known if level == SNAPSHOT_LEVEL else self.known & self.knows_rest)
 

@@ -172,7 +172,7 @@ def test_commands_and_batches_end_with_their_client(
 def test_content_hashes_of_a_client_that_is_gone_are_not_computed(
     world: tuple[SimCluster, SimNode, ChannelId],
 ) -> None:
-    """Each reads a whole channel: a thousand that nobody hears would keep the others for hours."""
+    """Each reads a whole channel: a thousand that nobody reads would keep the others for hours."""
     cluster, node, channel = world
     started: list[Callable[..., None]] = []
     node.tables.start_content_hash = lambda _, done: started.append(done)  # type: ignore[method-assign]
@@ -189,7 +189,7 @@ def test_content_hashes_of_a_client_that_is_gone_are_not_computed(
 
 
 def test_a_clients_patience_has_an_end(world: tuple[SimCluster, SimNode, ChannelId]) -> None:
-    """``transport.request_timeout_max_ms``: then it is told, and may ask again."""
+    """``transport.request_timeout_max_ms``: then it is refused, and may ask again."""
     cluster, node, channel = world
     answers = ask(cluster, node, never(1, channel))
     hashes: list[Message] = []

@@ -186,7 +186,7 @@ def test_contact_is_asked_for_the_channels_that_are_led_and_no_others() -> None:
 
 
 def test_heartbeats_are_expected_to_say_what_their_senders_say_while_all_is_well() -> None:
-    """P12, S1.8: what differs, and all that comes of a peer that is not well, is told at once."""
+    """P12, S1.8: what differs, and all that comes of a peer that is not well, is sent at once."""
     cluster, channel = calm_cluster()
     runners = [node.runner for node in cluster.nodes.values() if node.runner is not None]
     for runner in runners:

@@ -186,7 +186,7 @@ def test_message_about_replica_snapshots_goes_to_them() -> None:
 
 
 def test_other_messages_are_offered_to_one_part_after_the_other() -> None:
-    """The watch hears when the message arrived, and says whether it was for it (S12)."""
+    """The watch gets when the message arrived, and says whether it was for it (S12)."""
     bench, message = Bench(), LeadershipRequest()
     heard = ("watch.on_message", PEER, message, NOW - 5, NOW)
     assert bench.of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW)) == [heard]

@@ -75,7 +75,7 @@ def test_parts_that_name_another_part_hold_the_one_of_the_node() -> None:
         "batches": runner.batches, "active": runner._active, "levels": runner.levels,
         "tell": runner.events.tell, "tell_event": runner.events.tell, "views": runner.views,
         "halt": runner.halt.halt, "repairs": runner.repairs,
-        "takes_bundles": runner.levels.takes_bundles, "told_level": runner.levels.at_least,
+        "takes_bundles": runner.levels.takes_bundles, "nodes_at_level": runner.levels.at_least,
         "is_up": runner.watch.is_up, "heard_leader": runner.watch.heard_leader,
         "reply": runner.answers.reply, "lag": runner.reader.lag_of, "stall": ports.stall,
         "sender": runner.batches.sender, "on_halt": ports.on_halt, "sink": ports.on_event,

@@ -97,7 +97,7 @@ def test_stopped_leader_does_not_take_its_leadership_for_granted() -> None:
 
 
 def test_stopped_leader_tells_nobody_a_position_before_it_is_confirmed() -> None:
-    """S7.3: a follower that hears only a leader that was stopped and deposed stays without word."""
+    """S7.3: a follower of a leader that was stopped and deposed gets no proof."""
     options = SimOptions(seed=1, partitions=1, evict_percent=0, nodes=5, replicas=5)
     cluster = SimCluster(options)
     cluster.start()

@@ -86,7 +86,7 @@ def test_leader_that_hangs_refuses_writes_and_linearizable_reads_with_the_cause(
     hang_under_writes(cluster, channel, leader)
     others = [node for node in cluster.node_ids if node != leader.node]
     send = cluster.network.send
-    # The hand-over takes as long as it may: nobody hears the word.
+    # The hand-over takes as long as it may: its message reaches nobody.
     cluster.network.send = lambda a, b, message: (  # type: ignore[method-assign]
         None if isinstance(message, TransferNow) else send(a, b, message)
     )
@@ -114,7 +114,7 @@ def test_only_what_says_a_durable_term_and_nothing_else_leaves_past_the_disk() -
     run(cluster, 100)
     log, core = leader.log, leader.runner.channels[channel].core
     assert log.durable_operation() < log.last_operation()
-    # Its answer would tell how long a log is that a crash may shorten.
+    # Its answer would state how long a log is that a crash may shorten.
     term, history = core.term, core.history()
     peer = next(node for node in cluster.node_ids if node != leader.node)
     asked = PreVote(channel=channel, term=term, proposed_term=Term(term + 1), history=history)
@@ -145,7 +145,7 @@ def test_term_that_is_not_durable_keeps_even_a_hand_over_back() -> None:
 
 
 def test_follower_that_hangs_neither_votes_nor_stands() -> None:
-    """S0.5: it could tell nobody, and repeating it would only fill its memory."""
+    """S0.5: it could report it to nobody, and repeating it would only fill its memory."""
     cluster, channel, leader = leading()
     follower = next(node for node in cluster.nodes.values() if node is not leader)
     follower.disk.hang()

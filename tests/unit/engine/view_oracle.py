@@ -6,7 +6,7 @@ here is a function of what the node knows at this moment.
 
 from __future__ import annotations
 
-from raftstore.core.batches import NOT_TOLD
+from raftstore.core.batches import NOT_REPORTED
 from raftstore.core.progress import ProgressView
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_runner import NodeRunner
@@ -87,12 +87,12 @@ class _Look:
         return ReplicaHint(replica, found, lag, time_ms, behind, role, told_ms_ago)
 
     def batches(self) -> int | None:
-        """Micro-batches in what is committed, as far as anybody told."""
+        """Micro-batches in what is committed, as far as any node reported."""
         told = [self._node.watch.reports.committed(self._channel).batches]
         if self._runner is not None:
             told.append(self._runner.core.tell_batches(self._runner.core.commit_seq))
         most = max(told)
-        return None if most == NOT_TOLD else most
+        return None if most == NOT_REPORTED else most
 
     def _teller_age_ms(self) -> int | None:
         leading = [(told.term, node) for node, told in self._reported.items() if told.is_leader]
@@ -121,10 +121,10 @@ class _Look:
             between = core.batches_between(Seq(min(applied, core.commit_seq)), self.end_seq)
             return None if between is None else between[1]
         position = self._reported.get(replica)
-        if position is None or position.applied_batches == NOT_TOLD:
+        if position is None or position.applied_batches == NOT_REPORTED:
             return None
         batches = self._node.watch.reports.committed(self._channel).batches
-        return None if batches == NOT_TOLD else max(0, batches - position.applied_batches)
+        return None if batches == NOT_REPORTED else max(0, batches - position.applied_batches)
 
     def _told(self, replica: NodeId) -> tuple[Seq | None, int | None]:
         """Where it said that it is, by a report or by an acknowledgement, and how long ago."""

@@ -1,6 +1,6 @@
 """A watch of two peers, driven by hand: the test says what is heard, and sees what is concluded.
 
-The channels are stand-ins that remember what they were told; their electors do what the test says.
+The channels are stand-ins that remember how they were called; their electors do what the test says.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Channel:
 
 
 class WatchBench:
-    """The host of a watch, and the watch; what it sends and tells comes into lists."""
+    """The host of a watch, and the watch; what it sends and reports comes into lists."""
 
     def __init__(self, **settings: Any) -> None:
         self.me = ME

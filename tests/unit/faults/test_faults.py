@@ -20,7 +20,7 @@ def _order(control: Path, **orders: object) -> None:
 
 
 def test_nothing_is_armed_when_the_environment_names_no_file() -> None:
-    """A node that is not told to is never failed on purpose."""
+    """A node that is not asked to is never failed on purpose."""
     assert faults.arm({}) is None
     faults.reach("log.before-sync")
     assert faults.injector() is None

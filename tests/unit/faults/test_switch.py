@@ -92,7 +92,7 @@ def test_a_cut_is_one_way_and_counted(fabric: Fabric) -> None:
 
 
 def test_no_fault_touches_the_control_host(fabric: Fabric) -> None:
-    """Leaders are told of while everything is cut and lost."""
+    """Leaders are reported while everything is cut and lost."""
     fabric.blocked = frozenset((a, b) for a in MACS for b in MACS)
     fabric.weather = Weather(loss=1.0)
     assert _arrivals(fabric, CONTROL, "n1") == [[5.0]]
@@ -261,7 +261,7 @@ def test_a_switch_goes_on_when_a_device_vanishes(wires: Wires) -> None:
 
 
 def test_a_switch_resets_both_ends(wires: Wires) -> None:
-    """Each is told in its peer's name."""
+    """Each is reported in its peer's name."""
     wires.send("n1", "n2", 5)
     assert wires.numbers("n2", 1) == [5]
     wires.switch.reset("n1")

@@ -18,7 +18,7 @@ def ports_of(endpoints: list[str]) -> list[int]:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that tells the range of outgoing ports, as Linux does."""
+    """A file that states the range of outgoing ports, as Linux does."""
     file = tmp_path / "ip_local_port_range"
     monkeypatch.setattr(local_cluster, "PORT_RANGE", file)
     return file
@@ -46,7 +46,7 @@ def test_port_that_somebody_listens_on_is_not_taken(
 
 @pytest.mark.parametrize("text", [None, "", "words", "1024 65535"])
 def test_without_room_below_the_system_chooses(told: Path, text: str | None) -> None:
-    """Where nobody tells the range, or it leaves nothing below."""
+    """Where nothing states the range, or it leaves nothing below."""
     if text is not None:
         told.write_text(text)
     ports = ports_of(local_cluster._free_endpoints(3))

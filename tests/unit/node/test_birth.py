@@ -355,7 +355,7 @@ def test_acceptance_of_a_node_that_is_no_founder_does_not_count() -> None:
 
 
 def test_completion_is_repeated_for_who_missed_it() -> None:
-    """The proposer tells every other member as long as the runtime asks."""
+    """The proposer notifies every other member as long as the runtime asks."""
     world = World()
     world.settle()
     born = world.stores["n1"].cluster_id

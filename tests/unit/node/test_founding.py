@@ -59,7 +59,7 @@ def outcome(ours: Founding) -> bool:
 
 
 def test_store_without_a_cluster_needs_founders() -> None:
-    """A node that nobody told of others must not wait for them without end."""
+    """A node that knows of no others must not wait for them without end."""
     with pytest.raises(ConfigError, match=r"/data belongs to no cluster yet .*--initial-cluster"):
         check_founders_are_named(NodeSettings(name="n1", data_dir="/data"))
     check_founders_are_named(

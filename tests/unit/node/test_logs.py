@@ -53,7 +53,7 @@ def test_line_stays_one_line_whatever_the_values() -> None:
 
 
 def test_absent_values_are_left_out() -> None:
-    """None says that there is nothing to tell."""
+    """None says that there is nothing to report."""
     assert fields(leader=None, term=0) == {"raftstore_fields": {"term": 0}}
 
 

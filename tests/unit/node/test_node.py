@@ -100,7 +100,7 @@ def test_exception_that_nobody_caught_ends_the_node(
 
 
 def test_error_of_the_store_ends_the_node(tmp_path: Path, exit_codes: list[int]) -> None:
-    """S0.4: a failed write of the log's or the tables' thread is told, and nothing follows it.
+    """S0.4: a failed write of the log's or the tables' thread is reported, and nothing follows it.
 
     Shows NATS-057.
     """

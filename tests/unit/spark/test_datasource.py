@@ -186,7 +186,7 @@ def test_batch_fails_when_its_end_cannot_be_marked(source, store):
 def test_batch_goes_on_without_its_mark_while_a_node_could_not_read_it(source, store, caplog):
     """Marks are only counted: an upgrade that is under way fails no query, and is reported once."""
     store.failure = StoreTooOldError("n2 is at level 0; upgrade these nodes")
-    row_writer._told_unmarked.clear()
+    row_writer._warned_unmarked.clear()
     for batch in (7, 8):
         source.streamWriter(SCHEMA, False).commit(MARKED, batch)
     (line,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]

@@ -104,7 +104,7 @@ def test_job_with_a_number_of_its_own_takes_over_for_one_that_was_passed(store):
 
 def test_nobody_is_taken_over_where_nothing_is_known(store, tmp_path):
     """A job of its own has no other batch, a new writer no earlier one; a checkpoint that cannot be
-    read tells neither query nor batch."""
+    read gives neither query nor batch."""
     job = Driver(store, onregression="apply").job()
     job.commit([write(job, rows(1))])
     where = checkpoint(tmp_path / "ck", "q", 0)

@@ -98,7 +98,7 @@ def test_node_that_joined_may_ask_again_after_the_ticket_expired(store: Store) -
 
 
 def test_name_of_a_node_is_taken_only_by_a_ticket_that_names_it(store: Store) -> None:
-    """M27: a new store under an old name is another node, and needs to be told to be that."""
+    """M27: a new store under an old name is another node, and has to be named as that."""
     store.ticket()
     assert store.join(NEW_N3) == 3
     assert store.catalog.nodes["n3"].node == N3

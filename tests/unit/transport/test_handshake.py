@@ -67,7 +67,7 @@ def test_acceptor_is_refused_when_it_is_not_who_was_dialled(hello: Hello, code: 
 
 
 def test_m27_retired_node_is_refused_by_that_name_whatever_else_is_known() -> None:
-    """Its id never comes back; a stranger is told that he is one."""
+    """Its id never comes back; a stranger is answered that it is one."""
     hello = Hello(PROTOCOL_VERSION, Purpose.PEER, CLUSTER, N2, b"boot")
     for known in ((), (N2,)):
         refusal = check_dialler(hello, ME, known, {N2: None})

@@ -51,9 +51,9 @@ class Bench:
         self.proposals: Any = self
         self.channels: dict[ChannelId, Any] = {CHANNEL: self.runner}
         me: Any = self
-        self.reports = ConfigReports(me, self.channels, me, self._told_level)
+        self.reports = ConfigReports(me, self.channels, me, self._nodes_at_level)
 
-    def _told_level(self, level: int) -> tuple[NodeId, ...]:
+    def _nodes_at_level(self, level: int) -> tuple[NodeId, ...]:
         return tuple(node for node, own in self.levels.items() if own >= level)
 
     def send_known(self, to: NodeId, message: Message) -> None:

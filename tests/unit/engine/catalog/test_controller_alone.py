@@ -14,7 +14,7 @@ from raftstore.engine.catalog.controller import OPENED_AT_ONCE, CatalogControlle
 from raftstore.engine.channel.runner import NO_BOUNDS
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity
-from raftstore.engine.peers.told_levels import ToldLevels
+from raftstore.engine.peers.known_levels import KnownLevels
 from raftstore.errors import StoreTooOldError, UnavailableError, UnknownChannelError
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.reads import Bounds
@@ -102,7 +102,7 @@ class Bench:
         self.retirements: list[str] = []
         self.controller = CatalogController(
             NodeIdentity(ME, CLUSTER, b"b" * 16, members, **identity),
-            parts, me, me, ToldLevels(ME, level), me, me,
+            parts, me, me, KnownLevels(ME, level), me, me,
         )  # fmt: skip
         self.controller.on_retired = self.retirements.append
 

@@ -248,7 +248,7 @@ def test_node_is_refused_while_some_node_is_too_old(bench: NodeBench) -> None:
 
 
 def test_race_for_a_ticket_is_told_as_what_it_was(bench: NodeBench) -> None:
-    """Two nodes ask at once: the log decides, and the second is told who was first."""
+    """Two nodes ask at once: the log decides, and the second is answered who was first."""
     bench.ticket()
     first, late = bench.joining(), bench.joining(node_id("n5", b"5" * 16), request_id=3)
     for request in (first, late):

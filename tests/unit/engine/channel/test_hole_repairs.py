@@ -110,7 +110,7 @@ def test_line_of_a_hole_names_what_is_lost_and_the_commands_for_it() -> None:
         host,
         {},
         host.event,
-        told_level=lambda _: (),
+        nodes_at_level=lambda _: (),
         reopen=lambda _: None,
         bytes_max=1,
         first_request_id=1,

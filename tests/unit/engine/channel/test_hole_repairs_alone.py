@@ -71,7 +71,7 @@ class Bench:
             me,
             self.channels,
             self._tell,
-            told_level=self._told_level,
+            nodes_at_level=self._nodes_at_level,
             reopen=self.reopened.append,
             bytes_max=BYTES_MAX,
             first_request_id=FIRST_REQUEST,
@@ -81,7 +81,7 @@ class Bench:
         self.told.append(name)
         self.fields.append(fields)
 
-    def _told_level(self, level: int) -> tuple[NodeId, ...]:
+    def _nodes_at_level(self, level: int) -> tuple[NodeId, ...]:
         assert level == REFILL_LEVEL
         return self.others
 

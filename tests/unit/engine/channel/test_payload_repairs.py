@@ -213,7 +213,7 @@ class Bench:
         self.repairs = PayloadRepairs(
             me,
             me,
-            told_level=lambda level: self.able if level == 5 else (),
+            nodes_at_level=lambda level: self.able if level == 5 else (),
             is_up=lambda node: node not in self.down,
             reported=lambda _: self.logs,
             publish=lambda node, write: self.published.append((node, write)),

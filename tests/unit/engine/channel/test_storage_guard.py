@@ -44,7 +44,7 @@ class Bench:
 
     def stall(self, reason: str | None) -> None:
         """The disk hangs, or goes on."""
-        told: Any = SimpleNamespace(told=lambda node: f"{reason} of {node}")
+        told: Any = SimpleNamespace(describe=lambda node: f"{reason} of {node}")
         self.guard.changed(None if reason is None else told)
 
 

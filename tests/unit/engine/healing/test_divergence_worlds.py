@@ -188,7 +188,7 @@ def test_leader_that_differs_steps_down_first(monkeypatch: pytest.MonkeyPatch) -
 
 def test_channel_stops_without_a_majority_for_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """S13: of two replicas that differ nobody knows which one is wrong: neither serves, and both
-    say so; the third one tells it when it is back."""
+    say so; the third one shows it when it is back."""
     world = world_of()
     third, node = world.followers()
     third.kill("away")

@@ -28,7 +28,7 @@ class Bench:
         parts: Any = SimpleNamespace(
             clock=self.clock,
             outbox=SimpleNamespace(send_known=lambda *of: self.sent.append(of)),
-            told_level=lambda level: (PEER,) if level == 6 else (PEER, OLD),
+            nodes_at_level=lambda level: (PEER,) if level == 6 else (PEER, OLD),
             exists=lambda channel: channel in {HERE, THERE},
         )
         self.reports = GapReports(parts)

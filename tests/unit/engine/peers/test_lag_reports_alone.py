@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from raftstore.config import HeartbeatSettings, LagSettings
-from raftstore.core.batches import NOT_TOLD
+from raftstore.core.batches import NOT_REPORTED
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.lag_reports import (
     LATE_REPORTS_MAX,
@@ -320,10 +320,10 @@ def test_sender_that_is_known_to_be_started_again_counts_anew() -> None:
 def test_furthest_commit_stays_known() -> None:
     """KLIP-36: a replica that knows less takes nothing back; of one seq, counted batches win."""
     bench = Bench()
-    assert bench.reports.committed(ELSEWHERE) == Committed(Seq(0), NOT_TOLD)
+    assert bench.reports.committed(ELSEWHERE) == Committed(Seq(0), NOT_REPORTED)
     bench.hear(position(commit=6))
     bench.hear(position(commit=5, commit_batches=3))
-    assert bench.reports.committed(ELSEWHERE) == Committed(Seq(6), NOT_TOLD)
+    assert bench.reports.committed(ELSEWHERE) == Committed(Seq(6), NOT_REPORTED)
     bench.hear(position(commit=6, commit_batches=4), sender=THIRD)
     assert bench.reports.committed(ELSEWHERE) == Committed(Seq(6), 4)
     assert bench.reports.positions[ELSEWHERE][PEER].commit_seq == 5

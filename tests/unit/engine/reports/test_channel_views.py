@@ -463,24 +463,24 @@ def found(**fields: Any) -> _Found:
     """A replica elsewhere that lacks nothing and has reported nothing about the time."""
     known: dict[str, Any] = {
         "node": SECOND, "applied_seq": Seq(90), "rows": 0, "batches": 0, "as_of_ms": None,
-        "told_ms": None, "is_reported": False, "is_here": False, "role": "follower",
+        "reported_ms": None, "is_reported": False, "is_here": False, "role": "follower",
     }  # fmt: skip
     return _Found(**known | fields)
 
 
 @pytest.mark.parametrize(
-    ("told_ms", "heard_ms", "ago"),
+    ("reported_ms", "heard_ms", "ago"),
     [(5, None, 95), (None, None, None), (None, 7, 93), (5, 7, 93), (7, 5, 93), (101, None, 0)],
 )
 def test_position_is_as_old_as_the_newer_word_about_it(
-    told_ms: int | None, heard_ms: int | None, ago: int | None
+    reported_ms: int | None, heard_ms: int | None, ago: int | None
 ) -> None:
     """S7.3: an acknowledgement or a report; without either its age is unknown."""
     reported = {} if heard_ms is None else {SECOND: heard_ms}
-    hint = _hint(found(told_ms=told_ms, is_reported=True), 100, 30, reported)
+    hint = _hint(found(reported_ms=reported_ms, is_reported=True), 100, 30, reported)
     assert hint == ReplicaHint(SECOND, Seq(90), 0, 30, 0, "follower", ago)
-    said = _hint(found(told_ms=told_ms), 100, 30, reported)
-    assert said.update_ms_ago == (None if told_ms is None else max(0, 100 - told_ms))
+    said = _hint(found(reported_ms=reported_ms), 100, 30, reported)
+    assert said.update_ms_ago == (None if reported_ms is None else max(0, 100 - reported_ms))
 
 
 @pytest.mark.parametrize(("rows", "known_ms"), [(None, 30), (3, None), (None, None), (0, None)])

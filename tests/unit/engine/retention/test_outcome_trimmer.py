@@ -61,7 +61,7 @@ class Bench:
             proposals=me,
             refusal_of=lambda kind: self.refusal,
             outbox=me,
-            told_level=lambda level: tuple(n for n, own in self.levels.items() if own >= level),
+            nodes_at_level=lambda level: tuple(n for n, own in self.levels.items() if own >= level),
         )
         self.trimmer = OutcomeTrimmer(parts)
         self.trimmer.start(0)

@@ -179,7 +179,7 @@ def test_only_a_replica_that_serves_the_channel_gives_its_table(change: Any, rea
     assert bench.sent == [(B, refusal(reason))]
     assert not bench.barriers
     bench = Sending(serve_max=1)
-    bench.ask(have=60)  # nothing is newer: that is not the reason told
+    bench.ask(have=60)  # nothing is newer: that is not the reason given
     change(bench.channels[CHANNEL], bench)
     bench.barrier()
     assert bench.sent == [(B, refusal(reason))]

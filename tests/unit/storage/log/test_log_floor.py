@@ -425,7 +425,7 @@ def test_s0_3_record_behind_one_that_was_filled_is_kept_behind_a_floor(
 
 
 def test_s0_3_what_was_found_whole_stays_whole_behind_a_floor(tmp_path: Path) -> None:
-    """The entry that says so is the one that gives up what is behind a hole; the next record tells
+    """The entry that says so is the one that gives up what is behind a hole; the next record states
     that there was none, when the log in front of it is in removed segments."""
     log = create_log(tmp_path)
     append(log, CHANNEL, 30)

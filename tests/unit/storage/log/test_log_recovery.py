@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftstore.storage.log.recovery import TOLD_EVERY_BYTES
+from raftstore.storage.log.recovery import REPORT_EVERY_BYTES
 from tests.log_writing import (
     Part,
     Place,
@@ -80,7 +80,7 @@ def test_sound_log_is_read_as_it_was_written(log: WrittenLog) -> None:
 
 def test_progress_is_told_each_mebibyte_and_at_the_end(log: WrittenLog) -> None:
     """(bytes read, bytes there are): at each segment, after each mebibyte, and once at the end."""
-    half = bytes(TOLD_EVERY_BYTES // 2)
+    half = bytes(REPORT_EVERY_BYTES // 2)
     places = [log.record(seq, payload=half) for seq in range(1, 6)]
     first_bytes = log.path.stat().st_size
     log.segment()

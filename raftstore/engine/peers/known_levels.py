@@ -6,7 +6,7 @@ from raftstore.policy.levels import LEVEL_OF_BUNDLES
 from raftstore.types import NodeId
 
 
-class ToldLevels:
+class KnownLevels:
     """Protocol levels that peers reported to one node since its start. Without a Hello a node may
     be of any version."""
 
@@ -16,8 +16,8 @@ class ToldLevels:
 
     def at_least(self, level: int) -> tuple[NodeId, ...]:
         """The other nodes that reported at least this level, in a stable order."""
-        told = (node for node, own in self.by_node.items() if own >= level)
-        return tuple(sorted(node for node in told if node != self._me))
+        able = (node for node, own in self.by_node.items() if own >= level)
+        return tuple(sorted(node for node in able if node != self._me))
 
     def below(self, level: int) -> tuple[NodeId, ...]:
         """The other nodes that reported a level below this one; a node that reported none is of any

@@ -3,8 +3,7 @@
 import pytest
 
 from benchmarks.processor_time import JVM, OURSELVES, WORKERS
-from benchmarks.spark_floor import Floor
-from benchmarks.spark_told import (
+from benchmarks.spark_figures import (
     BATCH,
     COUNTING,
     NODES,
@@ -16,6 +15,7 @@ from benchmarks.spark_told import (
     rates,
     ratios,
 )
+from benchmarks.spark_floor import Floor
 
 SPARK_S = {JVM: 2.0, WORKERS: 4.0, OURSELVES: 0.5}
 RUNS = {

@@ -55,23 +55,23 @@ class Staged:
 
 def rates(runs: Mapping[str, Sequence[Run]], rows: int) -> dict[str, Any]:
     """Median rows per second, all of them, and processor time a row by group."""
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for name, timed in runs.items():
         few = "" if timed[0].rows == rows else f" (of {timed[0].rows:,} rows)"
-        told[f"{name}, rows/s{few}"] = _median([one.per_s for one in timed])
+        reported[f"{name}, rows/s{few}"] = _median([one.per_s for one in timed])
         used = {
             group: round(median(one.cpu_s[group] / one.rows * 1e6 for one in timed), 2)
             for group in timed[0].cpu_s
         }
-        told[f"{name}, us of processors a row"] = used
-    return told
+        reported[f"{name}, us of processors a row"] = used
+    return reported
 
 
 def ratios(
     runs: Mapping[str, Sequence[Run]], floors: Sequence[Floor], alone: Sequence[float], rows: int
 ) -> dict[str, Any]:
     """P15 and what it is made of."""
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         f"floor: three LevelDBs, rows/s (of {rows:,} rows)": _median(
             [f.rows_per_s for f in floors]
         ),
@@ -82,12 +82,12 @@ def ratios(
             ours.wall_s / (counted.wall_s + ours.rows / store)
             for ours, counted, store in zip(runs[name], runs[COUNTING], alone, strict=True)
         ]
-        told[f"P15 {name} : counting + P3 (goal {GOAL})"] = _median(found, digits=2)
+        reported[f"P15 {name} : counting + P3 (goal {GOAL})"] = _median(found, digits=2)
     for name, timed in runs.items():
         if name.startswith("foreachPartition"):
             found = [a.per_s / b.per_s for a, b in zip(runs[BATCH], timed, strict=True)]
-            told[f"{BATCH} : {name}"] = _median(found, digits=2)
-    return told
+            reported[f"{BATCH} : {name}"] = _median(found, digits=2)
+    return reported
 
 
 def _median(found: Sequence[float], digits: int = 0) -> str:
