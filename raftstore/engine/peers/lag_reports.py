@@ -258,9 +258,9 @@ class LagReports:
     def has_room(self, node: NodeId, wanted: DiskRoom) -> bool:
         """Whether the node's disk has room for as much, as it reported last; of one that never did
         nothing is known."""
-        told = self._room_of.get(node, DiskRoom.PLENTY.value)
+        reported = self._room_of.get(node, DiskRoom.PLENTY.value)
         return (
-            self._parts.disk_room().value if node == self._parts.identity.me else told
+            self._parts.disk_room().value if node == self._parts.identity.me else reported
         ) <= wanted
 
     def updated_ms_ago(self, node: NodeId, now_ms: int) -> int | None:
