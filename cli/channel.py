@@ -18,13 +18,18 @@ from raftstore.client.replicas import ReplicaChange
 from raftstore.client.results import NodeStatus
 from raftstore.errors import ArgumentError
 from raftstore.protocol.admin import TableInfo
-from raftstore.types import Role, node_name
+from raftstore.types import MemberRole, Role, node_name
 
 OWN_WORD: Final = (
     "role", "term", "mode", "reason", "base_seq", "applied_seq", "commit_seq", "last_seq",
     "log_bytes", "lag",
 )  # fmt: skip
 """What a replica reports of itself (``raftstore.policy.status.SeenChannel``)."""
+
+ROLES: Final = tuple(
+    role.value for role in (MemberRole.VOTER, MemberRole.READER, MemberRole.WITNESS)
+)
+"""What a new replica may be."""
 
 
 @click.group()
@@ -60,8 +65,9 @@ def list_channels(context: Context) -> None:
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @pass_context
 def info(context: Context, name: str, *, watch: bool) -> None:
-    """Show every replica of a channel by its own report: role, term, positions and lag; how far one
-    is that catches up, and who keeps records in each log.
+    """Show every replica of a channel by its own report: whether it votes or only serves reads,
+    role, term, positions and lag; how far one is that catches up, and who keeps records in each
+    log.
 
     \b
     Example:
@@ -82,8 +88,14 @@ def _show_info(
 ) -> None:
     table, number, nodes = found
     placed = table.channels[number]
-    names = map(node_name, placed.replicas)
-    replicas = [_replica(node, nodes.get(node), table.name, number) for node in names]
+    replicas = [
+        {
+            "node": node_name(node),
+            "member": placed.roles.get(node, MemberRole.VOTER).value,
+            **_replica(nodes.get(node_name(node)), table.name, number),
+        }
+        for node in placed.replicas
+    ]
     leaders = [row for row in replicas if row["role"] == Role.LEADER.value]
     leader = max(leaders, key=lambda row: row["term"], default=None)
     whole = {
@@ -96,7 +108,10 @@ def _show_info(
         return
     context.show(None, [whole])
     for rows in (
-        [{field: row[field] for field in ("node", *OWN_WORD, "note")} for row in replicas],
+        [
+            {field: row[field] for field in ("node", "member", *OWN_WORD, "note")}
+            for row in replicas
+        ],
         [_catch_up_row(row["node"], row["catch_up"]) for row in replicas if row["catch_up"]],
         [_floor_row(row, floor) for row in replicas for floor in row["floors"] or ()],
     ):
@@ -174,11 +189,11 @@ def gaps(context: Context, name: str) -> None:
         context.say(f"no replica of {name} misses anything between what it holds")
 
 
-def _replica(name: str, node: NodeStatus | None, table: str, number: int) -> dict[str, Any]:
+def _replica(node: NodeStatus | None, table: str, number: int) -> dict[str, Any]:
     """The answer of one replica, or why there is none."""
     said, note = _said(node, table, number)
     reported = (*OWN_WORD, "catch_up", "flapping", "floors")
-    return {"node": name, **{field: said.get(field) for field in reported}, "note": note}
+    return {**{field: said.get(field) for field in reported}, "note": note}
 
 
 def _said(node: NodeStatus | None, table: str, number: int) -> tuple[Mapping[str, Any], str]:
@@ -196,7 +211,12 @@ def _said(node: NodeStatus | None, table: str, number: int) -> tuple[Mapping[str
 @channel.command()
 @click.argument("name", type=CHANNEL)
 @click.argument("nodes", required=False)
-@click.option("--learners", default="", metavar="NODE,NODE,…", help="Replicas that never vote.")
+@click.option(
+    "--learners", default="", metavar="NODE,NODE,…", help="Read replicas, which never vote."
+)
+@click.option(
+    "--witnesses", default="", metavar="NODE,NODE,…", help="New ones of NODES that get no rows."
+)
 @click.option("--reason", help="Kept with the order.")
 @click.option("--force", is_flag=True, help="Also where too few nodes are up to carry it out.")
 @pass_context
@@ -206,6 +226,7 @@ def members(
     nodes: str | None,
     *,
     learners: str,
+    witnesses: str,
     reason: str | None,
     force: bool,
 ) -> None:
@@ -225,28 +246,50 @@ def members(
             _show_members(context, client, name)
             return
         wanted, others = _listed(nodes), _listed(learners)
-        change = client.order_replicas(name, wanted, learners=others, reason=reason, force=force)
+        change = client.order_replicas(
+            name, wanted, learners=others, witnesses=_listed(witnesses), reason=reason, force=force
+        )
     _ordered(context, name, change)
 
 
 @channel.command("add-replica")
 @click.argument("name", type=CHANNEL)
 @click.argument("node")
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    default=MemberRole.VOTER.value,
+    show_default=True,
+    help="reader: serves reads and never votes; witness: votes and has no rows.",
+)
 @click.option("--force", is_flag=True, help="Also where too few nodes are up to carry it out.")
 @pass_context
-def add_replica(context: Context, name: str, node: str, *, force: bool) -> None:
-    """Order one more replica of a channel, on NODE.
+def add_replica(context: Context, name: str, node: str, *, role: str, force: bool) -> None:
+    """Order one more replica of a channel, on NODE; a reader may become a voter by it.
 
     \b
     Example:
       raftstore channel add-replica orders/3 n4
+      raftstore channel add-replica orders/3 n5 --role reader
+      raftstore channel add-replica orders/3 n6 --role witness
     """
     with context.connect() as client:
         present = _present(client, name)
-        if node in present.voters:
-            raise ArgumentError(f"{node} has a replica of {name} already")
+        has = present.role_of(node)
+        is_promoted = (has, role) == (MemberRole.READER.value, MemberRole.VOTER.value)
+        if has and not is_promoted:
+            raise ArgumentError(
+                f"{node} has a replica of {name} already, as {has}; to make it another, remove it "
+                f"with `raftstore channel remove-replica {name} {node}` first"
+            )
+        voters, learners = present.voters, _without(present.learners, node)
+        is_reader = role == MemberRole.READER.value
         change = client.order_replicas(
-            name, (*present.voters, node), learners=_without(present.learners, node), force=force
+            name,
+            voters if is_reader else (*voters, node),
+            learners=(*learners, node) if is_reader else learners,
+            witnesses=(node,) if role == MemberRole.WITNESS.value else (),
+            force=force,
         )
     _ordered(context, name, change)
 
@@ -301,7 +344,11 @@ def replace(context: Context, name: str, old: str, new: str, *, force: bool) -> 
             raise ArgumentError(f"{new} has a replica of {name} already; see remove-replica")
         wanted = tuple(new if node == old else node for node in present.voters)
         change = client.order_replicas(
-            name, wanted, learners=_without(present.learners, new), force=force
+            name,
+            wanted,
+            learners=_without(present.learners, new),
+            witnesses=(new,) if old in present.witnesses else (),
+            force=force,
         )
     _ordered(context, name, change)
 
@@ -368,6 +415,7 @@ def _row(found: ReplicaChange) -> dict[str, Any]:
         "channel": found.channel,
         "voters": ",".join(found.voters),
         "learners": ",".join(found.learners),
+        "witnesses": ",".join(found.witnesses),
         "change": found.change or None,
         "stage": found.stage,
         "ordered": ",".join((*found.ordered, *found.ordered_learners)),

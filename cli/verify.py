@@ -16,6 +16,7 @@ from raftstore.cli.common import Context, pass_context, rows_of
 from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_NOT_COMPARED
 from raftstore.cli.names import CHANNEL_OR_TABLE
 from raftstore.cli.placed import channels_named
+from raftstore.client.cluster.topology import witnesses_of
 from raftstore.client.comparing.comparison import Progress
 from raftstore.client.comparing.results import ComparedReplica, ComparisonProgress
 from raftstore.client.results import ReplicaDigest
@@ -70,7 +71,9 @@ def verify(context: Context, name: str, *, deep: bool, keys: int) -> int:
         for done, number in enumerate(numbers):
             if len(numbers) > 1 and sys.stderr.isatty():
                 click.echo(f"\r{done} of {len(numbers)} channels compared", nl=False, err=True)
-            replicas = [node_name(node) for node in table.channels[number].replicas]
+            placed = table.channels[number]
+            without_rows = witnesses_of(placed)
+            replicas = [node_name(node) for node in placed.replicas if node not in without_rows]
             found, code = _compare(client, table.name, number, replicas, context.timeout_s)
             rows += [_digest_row(table.name, number, part) for part in found]
             codes.add(code)

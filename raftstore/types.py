@@ -6,7 +6,7 @@ partition*. Addresses and table names are labels that may change; they never ide
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, NewType
 
@@ -370,6 +370,21 @@ class ReplicaId(NamedTuple):
     number: ReplicaNumber = FOUNDING_NUMBER
 
 
+class MemberRole(StrEnum):
+    """The part of a replica in its channel. Only the last two are written into configurations: the
+    others are said by the sets."""
+
+    VOTER = "voter"
+    """Has the log and the rows, votes, and may lead."""
+    LEARNER = "learner"
+    """Gets the history and the records, and may become a voter."""
+    READER = "reader"
+    """A read replica: a learner that stays one, serves reads and never stands."""
+    WITNESS = "witness"
+    """A voter with the log alone: it has no rows, serves no read and is no goal of a hand-over.
+    While it learns it is one already."""
+
+
 class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
     """The voters of a channel: one set, or two while they change (joint). Learners never count."""
 
@@ -381,6 +396,8 @@ class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
     """The order that it belongs to; 0: the creation."""
     ended: bool = False
     """The order is carried out or undone: nothing of it is begun again."""
+    roles: dict[NodeId, MemberRole] = {}
+    """Of members that are witnesses or readers."""
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
@@ -413,6 +430,21 @@ class ChannelConfig(msgspec.Struct, frozen=True, array_like=True):
         """Whether this life of the replica is a voter."""
         return replica.node in self.voters and self.number_of(replica.node) == replica.number
 
+    def role_of(self, node: NodeId) -> MemberRole | None:
+        """The role of a member; None: it is none."""
+        if node in self.voters:
+            return self.roles.get(node, MemberRole.VOTER)
+        return self.roles.get(node, MemberRole.LEARNER) if node in self.learners else None
+
+    def is_witness(self, node: NodeId) -> bool:
+        """Whether the node's replica has no rows, be it a voter yet or not."""
+        return bool(self.roles) and self.roles.get(node) is MemberRole.WITNESS
+
+    def may_lead(self, replica: ReplicaId) -> bool:
+        """Whether this life of the replica may take a leadership over and keep it: it is a voter
+        with rows."""
+        return self.has_voter(replica) and not self.is_witness(replica.node)
+
 
 class ChangeTarget(msgspec.Struct, frozen=True, array_like=True):
     """The order of the catalog for the replicas of a channel (M20)."""
@@ -424,6 +456,8 @@ class ChangeTarget(msgspec.Struct, frozen=True, array_like=True):
     numbers: dict[NodeId, ReplicaNumber] = {}
     """Of voters and learners; absent: 0."""
     cancelled: bool = False
+    roles: dict[NodeId, MemberRole] = {}
+    """Of those that are to be witnesses or readers."""
 
     def number_of(self, node: NodeId) -> ReplicaNumber:
         """The number of a replica that it names."""

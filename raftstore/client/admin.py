@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raftstore.client.batches.dropped_writers import writers_of
+from raftstore.client.cluster.topology import witnesses_of
 from raftstore.client.comparing.comparison import ChannelComparison, Progress
 from raftstore.client.comparing.questions import ReplicaQuestions
 from raftstore.client.comparing.results import ReplicaComparison
@@ -412,7 +413,9 @@ class Admin:
         hosted = [
             (partition, channel.channel)
             for partition, channel in enumerate(table.channels)
-            if node in channel.replicas and only in (None, partition)
+            if node in channel.replicas
+            and node not in witnesses_of(channel)
+            and only in (None, partition)
         ]
         lanes = asyncio.Semaphore(CONTENT_HASHES_IN_FLIGHT)
 
@@ -448,7 +451,7 @@ class Admin:
         placed = table.channels[channel_partition(channel_id)]
         comparison = ChannelComparison(
             channel,
-            placed.replicas,
+            tuple(node for node in placed.replicas if node not in witnesses_of(placed)),
             ReplicaQuestions(self._context, channel_id),
             TableSchema(table.key_columns, table.schema_json),
             now_ms=self._context.now_ms,

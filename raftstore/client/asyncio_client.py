@@ -487,11 +487,15 @@ class AsyncClient:
         nodes: Sequence[str],
         *,
         learners: Sequence[str] = (),
+        witnesses: Sequence[str] = (),
         reason: str | None = None,
         force: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Order that ``nodes`` vote in ``table/partition``; returns the number of the order.
+
+        ``learners`` become read replicas, which never vote. ``witnesses`` are those of the new
+        voters that keep the log without the rows; present witnesses stay what they are.
 
         It is carried out by the leader of the channel, one replica after another; ``replicas``
         shows how far it is. Raises ChangePendingError while another order is open, and
@@ -499,6 +503,7 @@ class AsyncClient:
         """
         deadline_ms = self._context.deadline_ms(timeout)
         voters, others = texts("nodes", nodes), texts("learners", learners)
+        without_rows = texts("witnesses", witnesses)
         found = await self._admin.channel_named(text("channel", channel), deadline_ms)
         return await self._replicas.order(
             (channel, found),
@@ -507,6 +512,7 @@ class AsyncClient:
             "" if reason is None else text("reason", reason),
             deadline_ms,
             is_forced=flag("force", force),
+            witnesses=without_rows,
         )
 
     async def cancel_order(

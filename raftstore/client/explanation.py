@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from raftstore.client.cluster.topology import witnesses_of
 from raftstore.client.results import ClusterStatus, NodeStatus
 from raftstore.policy.health import HealthState
 from raftstore.policy.lag import LagTable
@@ -75,6 +76,9 @@ class ReadExplanation:
         return any(replica.order is not None for replica in self.replicas)
 
 
+WITHOUT_ROWS: Final = "it is a witness, which votes and has no rows"
+
+
 @dataclass(frozen=True, slots=True)
 class Whom:
     """Which replicas a read wants, and in which order."""
@@ -123,6 +127,7 @@ def explain_read(
         only=whom.only,
     )
     refusing = {node: why for node, said in own.items() if (why := _refusal(said))}
+    refusing |= dict.fromkeys(witnesses_of(table.channels[partition]), WITHOUT_ROWS)
     route = replace(route, refused=route.refused | refusing)
     asked = [node for node in route.nodes if node not in refusing]
     if level in (Level.LINEARIZABLE, Level.LEADER):
@@ -166,8 +171,9 @@ def _leadership(
     table: TableInfo, partition: int, own: Mapping[NodeId, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The leader, the preferred leader, and why they differ."""
-    replicas = table.channels[partition].replicas
-    preferred = replicas[0]
+    placed = table.channels[partition]
+    replicas = placed.replicas
+    preferred = next((node for node in replicas if node not in placed.roles), replicas[0])
     leading = [node for node in replicas if _leads(own.get(node, {}))]
     leader = max(leading, key=lambda node: own[node]["term"], default=None)
     said = own.get(preferred, {})

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raftstore.client.cluster.topology import Topology
+from raftstore.client.cluster.topology import Topology, witnesses_of
 from raftstore.client.context import Context
 from raftstore.client.results import KeyQueryMetadata
 from raftstore.client.table_reads import TableReads
@@ -191,7 +191,8 @@ def channel_metadata(topology: Topology, channel: ChannelInfo, partition: int) -
     """Return who serves a channel, as it is known now."""
     leader = topology.leader_of(channel.channel)
     hosts = {node: info.endpoint for node, info in topology.nodes.items()}
-    standbys = [node for node in channel.replicas if leader is None or node != leader.node]
+    having = topology.readable_of(channel.channel)
+    standbys = [node for node in having if leader is None or node != leader.node]
     return KeyQueryMetadata(
         active_host=None if leader is None else hosts.get(leader.node),
         standby_hosts=tuple(hosts[node] for node in standbys if node in hosts),
@@ -225,7 +226,7 @@ def _node_metadata(info: NodeInfo, tables: Iterable[TableInfo]) -> NodeMetadata:
     standby: dict[str, str] = {}
     for table in tables:
         for partition, channel in enumerate(table.channels):
-            if info.node in channel.replicas:
+            if info.node in channel.replicas and info.node not in witnesses_of(channel):
                 role = active if channel.leader == info.node else standby
                 role[f"{table.name}/{partition}"] = table.name
     host, port = parse_endpoint(info.endpoint)

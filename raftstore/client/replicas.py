@@ -19,7 +19,7 @@ from raftstore.protocol.replica_orders import (
     OrderReplicas,
     OrdersAnswer,
 )
-from raftstore.types import ChannelId, NodeId, node_name
+from raftstore.types import ChannelId, MemberRole, NodeId, node_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,21 @@ class ReplicaChange:
     reason: str
     ordered_ms: int
     """Wall clock of the order in milliseconds; 0: none is open."""
+    witnesses: tuple[str, ...] = ()
+    """Those of the voters, and of replicas on their way to vote, that have no rows."""
+    ordered_witnesses: tuple[str, ...] = ()
+
+    def role_of(self, name: str) -> str:
+        """``voter``, ``witness``, ``reader`` (a learner that an order names as one, or has left as
+        one), ``learner`` (on its way to vote); empty: it has no replica."""
+        if name in self.witnesses:
+            return MemberRole.WITNESS.value
+        if name in self.voters:
+            return MemberRole.VOTER.value
+        if name not in self.learners:
+            return ""
+        is_joining = name in self.ordered
+        return (MemberRole.LEARNER if is_joining else MemberRole.READER).value
 
 
 class ReplicaOrders:
@@ -60,6 +75,7 @@ class ReplicaOrders:
         deadline_ms: int,
         *,
         is_forced: bool,
+        witnesses: Sequence[str] = (),
     ) -> int:
         """Order the replicas of a channel; returns the number of the order."""
         name, channel_id = channel
@@ -69,7 +85,7 @@ class ReplicaOrders:
         def build(request_id: int, left_ms: int) -> OrderReplicas:
             return OrderReplicas(
                 request_id, channel_id, tuple(voters), order, reason, left_ms, tuple(learners),
-                is_forced,
+                is_forced, tuple(witnesses),
             )  # fmt: skip
 
         asked = Asked(f"order replicas of {name}", is_read=False, level=MEMBERS_LEVEL)
@@ -131,6 +147,8 @@ def _change(name: str, replicas: Sequence[NodeId], found: OrderedReplicas | None
         _names(found.learners),
         found.reason,
         found.ordered_ms,
+        _names([node for node in config.members if config.is_witness(node)]),
+        _names([node for node, role in found.roles.items() if role is MemberRole.WITNESS]),
     )
 
 

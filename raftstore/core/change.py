@@ -131,7 +131,8 @@ class Change:
 
     def _view(self, node: NodeId, progress: Progress) -> MemberView:
         is_live = self._is_steady(progress) and self._is_heard(progress)
-        return MemberView(is_live, self._why_not_promoted(node, progress))
+        holds_config = progress.match_seq >= self._state.configs.current_seq
+        return MemberView(is_live, self._why_not_promoted(node, progress), holds_config)
 
     def _is_steady(self, progress: Progress) -> bool:
         """Messages may come in another order than they were sent (S12): what a replica holds says

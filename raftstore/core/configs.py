@@ -7,8 +7,9 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
+from raftstore.core.membership import has_rows_enough
 from raftstore.protocol.records import Record
-from raftstore.types import ChannelConfig, RecordKind, ReplicaId, Seq, Term
+from raftstore.types import ChannelConfig, MemberRole, RecordKind, ReplicaId, Seq, Term
 
 _decoder = msgspec.msgpack.Decoder(ChannelConfig)
 _encoder = msgspec.msgpack.Encoder()
@@ -55,6 +56,12 @@ def _check(config: ChannelConfig) -> None:
     both = [node for node in config.learners if node in config.voters]
     if both:
         raise ValueError(f"a configuration with {both[0]} as voter and as learner")
+    for node, role in config.roles.items():
+        groups = {MemberRole.WITNESS: config.members, MemberRole.READER: config.learners}
+        if node not in groups.get(role, ()):
+            raise ValueError(f"a configuration with {node} as {role.value} out of place")
+    if not all(has_rows_enough(group, config.roles) for group in config.voter_sets):
+        raise ValueError("a configuration with too few voters that have rows")
 
 
 class ConfigStack:

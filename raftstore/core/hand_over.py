@@ -53,13 +53,15 @@ class HandOver:
             self._sequencer.refusal = None
 
     def _takers(self) -> tuple[NodeId, ...]:
-        """M25: the other voters of all sets in force; others would have to give it up at once."""
-        state = self._state
-        groups = state.configs.current.voter_sets
+        """M25, W4: the other voters of all sets in force that have rows; others would have to give
+        it up at once."""
+        state, config = self._state, self._state.configs.current
         return tuple(
             node
-            for node in state.configs.current.voters
-            if node != state.me and all(node in group for group in groups)
+            for node in config.voters
+            if node != state.me
+            and not config.is_witness(node)
+            and all(node in group for group in config.voter_sets)
         )
 
     def _stays(self, node: NodeId) -> bool:

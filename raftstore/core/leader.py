@@ -14,7 +14,7 @@ from raftstore.core.effects import ReplicaCannotComplete, ServeSync, StepDown
 from raftstore.core.hand_over import HandOver
 from raftstore.core.missed_writes import FetchingLeader
 from raftstore.core.progress import Progress, ProgressView
-from raftstore.core.quorum import quorum_seq
+from raftstore.core.quorum import quorum_seq, rows_seq
 from raftstore.core.reads import ReadRounds
 from raftstore.core.sequencer import Sequencer
 from raftstore.core.state import ChannelState
@@ -73,8 +73,8 @@ class Leader:
             f"term {state.term} has a record before its leader wrote one (S2.2)"
         )
         record = self._own_record(RecordKind.TERM_START, b"")
-        if not state.configs.current.has_voter(state.own_id):
-            # M18: elected for its log alone, by voters that one of them may lead with it.
+        if not state.configs.current.may_lead(state.own_id):
+            # M18, W4: elected for its log alone, by voters that one of them may lead with it.
             self.sequencer.refusal = "this replica leads only until a voter can; retry"
         self._replicate(record, inlined=True)
 
@@ -120,19 +120,22 @@ class Leader:
 
     def on_publish(self, client: int, message: PubMsg, refusal: Refusal | None = None) -> None:
         """A publish addressed to this leader in this term."""
+        state = self._state
+        if state.is_witness and state.dedupe.find(message.guid) is not None:
+            return  # W4: what came of it the rows say, which the next leader has
         record = self.sequencer.admit(client, message, refusal)
         if record is None:
             return
         for node in dict.fromkeys(message.relay_to):  # once each, however often it is named
             if node in self._progress:
                 relay = PayloadRelay(
-                    channel=self._state.channel,
-                    term=self._state.term,
+                    channel=state.channel,
+                    term=state.term,
                     guid=message.guid,
                     digest=message.digest,
                     payload=message.payload,
                 )
-                self._state.send(node, relay)
+                state.send(node, relay)
         self._replicate(record, inlined=False)
         self.sequencer.await_outcome(client, message)
 
@@ -198,17 +201,18 @@ class Leader:
         self._send_notice(node, self._progress[node])
 
     def _on_config_committed(self, before: ChannelConfig) -> None:
-        """M13: replicas that it names no more are notified. M5: a leader that is no voter of it
-        gives up, once the members know of the commit; else the change goes on."""
+        """M13: replicas that it names no more are notified. M5, W4: a leader that is no voter of it
+        or a witness gives up, once the members know of the commit; else the change goes on."""
         state, now = self._state, self._state.configs.committed.config
         for node in before.members:
             replica = ReplicaId(node, before.number_of(node))
             if node != state.me and not now.has_member(replica):
                 self.send_removed(replica)
-        if state.configs.current is now and not now.has_voter(state.own_id):
+        if state.configs.current is now and not now.may_lead(state.own_id):
             for node, progress in self._progress.items():
                 self._send_notice(node, progress)
-            state.emit(StepDown("a committed configuration does not name this replica as a voter"))
+            text = "a committed configuration does not name this replica as a voter with rows"
+            state.emit(StepDown(text))
         else:
             self.change.advance()
 
@@ -374,6 +378,12 @@ class Leader:
         if is_named and state.durable_term == state.term:
             match[state.me] = state.stored_seq
         return match
+
+    def rows_seq(self) -> Seq:
+        """W6: up to where no witness is needed for what is committed, under each configuration
+        that may count."""
+        match, entries = self._matches(), self._state.configs.entries
+        return min(rows_seq(each.config, match) for each in entries)
 
     def _replicas_holding(self, seq: Seq) -> int:
         """Voters known to hold ``seq`` durably."""

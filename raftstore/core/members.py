@@ -60,6 +60,16 @@ class MemberViews:
         """M13: a leader said that committed configurations name this replica no more."""
         return self._state.is_removed
 
+    @property
+    def is_witness(self) -> bool:
+        """It has the log and no rows."""
+        return self._state.is_witness
+
+    def rows_seq(self) -> Seq:
+        """Leader: up to where so many voters with rows hold the log that no witness is needed
+        (W6); 0 elsewhere."""
+        return Seq(0) if self._leader is None else self._leader.rows_seq()
+
     def committed_config(self) -> ConfigEntry:
         """The newest configuration that is known to be committed."""
         return self._state.configs.committed

@@ -5,6 +5,11 @@ any leader goes on where another one stopped. A change begins and ends in the lo
 the number of the order, and the last of them says that it ``ended``: orders below the newest record
 of the log, or that ended, are of an old copy of the catalog, and are ignored.
 
+A witness votes for what it has no rows of, so the rows must be elsewhere: each voter set has a
+majority of voters with rows in it (W1), and a joint configuration does not end before as many of
+the new set hold it (W2). A reader stays a learner; before it may become a voter, a record that it
+holds says that it is no reader any more (W5).
+
 Everything here is pure; ``raftstore.core.change`` asks, and appends what comes out.
 """
 
@@ -14,10 +19,11 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from raftstore.core.quorum import has_quorum
+from raftstore.core.quorum import has_quorum, majority
 from raftstore.types import (
     ChangeTarget,
     ChannelConfig,
+    MemberRole,
     NodeId,
     ReplicaId,
     ReplicaNumber,
@@ -47,6 +53,8 @@ class MemberView(NamedTuple):
     """Steady, and it acknowledged a short time ago: neither recovering nor stopped (M10)."""
     why_not_promoted: str = ""
     """Why a learner must not become a voter yet (M11); empty: it may."""
+    holds_config: bool = True
+    """It durably holds the log up to the newest configuration."""
 
 
 class Situation(NamedTuple):
@@ -109,7 +117,10 @@ def next_step(situation: Situation) -> Step:
         return Step(waits_for="the newest configuration is not committed")
     if config.is_joint:
         # M9: without asking anybody, and forward unless its order was cancelled.
-        return Step(_undone(config) if _is_cancelled(config, target) else _final(config, target))
+        if _is_cancelled(config, target):
+            return Step(_undone(config))
+        waits_for = _why_not_final(situation)
+        return Step(waits_for=waits_for) if waits_for else Step(_final(config, target))
     if target is None or not is_open(config, target):
         is_unknown = target is None and config.change and not config.ended
         return Step(waits_for=f"order {config.change} is not known here" if is_unknown else "")
@@ -121,6 +132,8 @@ def next_step(situation: Situation) -> Step:
 def is_legal(before: ChannelConfig, after: ChannelConfig, *, is_committed: bool) -> bool:
     """Whether ``after`` may follow ``before`` in a log (M7, M8): voters change by joint sets."""
     if after.change < before.change or (after.change == before.change and before.ended):
+        return False
+    if not _keeps_rows(before, after):
         return False
     if before.is_joint:
         old, new = (_replicas(before, group) for group in before.voter_sets)
@@ -140,6 +153,22 @@ def is_legal(before: ChannelConfig, after: ChannelConfig, *, is_committed: bool)
         and max(len(enters), len(leaves)) == 1
         and enters <= _replicas(before, before.learners)
     )
+
+
+def has_rows_enough(voters: Iterable[NodeId], roles: Mapping[NodeId, MemberRole]) -> bool:
+    """W1: whether the voters with rows alone are a majority, so that each quorum has one of them,
+    and what witnesses no longer keep is held by as many as a commit needs."""
+    group = set(voters)
+    return sum(roles.get(node) is not MemberRole.WITNESS for node in group) >= majority(len(group))
+
+
+def _keeps_rows(before: ChannelConfig, after: ChannelConfig) -> bool:
+    """W1, W3: no voter set leans on witnesses, and no replica becomes a witness or stops being
+    one: it has the rows of all that it ever applied, or of nothing."""
+    if not all(has_rows_enough(group, after.roles) for group in after.voter_sets):
+        return False
+    kept = [node for node in after.members if before.has_member(_replica(after, node))]
+    return all(before.is_witness(node) == after.is_witness(node) for node in kept)
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -170,6 +199,25 @@ def _final(config: ChannelConfig, target: ChangeTarget | None) -> ChannelConfig:
     return _config(final, final.voter_sets, final.learners, final.change, ended=is_whole)
 
 
+def _why_not_final(situation: Situation) -> str:
+    """W2: what a witness acknowledged it may have trimmed by the word of voters that now leave. So
+    as many voters with rows as the new set commits by hold the log up to the joint record."""
+    config, me = situation.config, situation.me
+    new = config.voter_sets[-1]
+    if not any(config.is_witness(node) for node in config.members):
+        return ""
+    having = [node for node in new if not config.is_witness(node)]
+    holding = [
+        node
+        for node in having
+        if node == me.node or (node in situation.views and situation.views[node].holds_config)
+    ]
+    if len(holding) >= majority(len(new)):
+        return ""
+    late = ", ".join(node_name(node) for node in having if node not in holding)
+    return f"too few voters with rows hold the joint configuration: {late} does not"
+
+
 def _cancelled(config: ChannelConfig, target: ChangeTarget) -> ChannelConfig:
     """B2, B3: the change ends where it is, without its learners, also if nothing has to change."""
     kept = tuple(node for node in config.learners if config.number_of(node) != target.change)
@@ -185,6 +233,13 @@ def _toward(situation: Situation, target: ChangeTarget) -> Step:
     if strays:  # A6: one of an earlier life, or that nobody ordered, would block this order
         kept = tuple(node for node in config.learners if node not in strays)
         return Step(_config(config, config.voter_sets, kept, target.change))
+    other = [
+        n
+        for n in config.learners
+        if n in target.learners and _is_reader(config, n) != _is_reader(target, n)
+    ]
+    if other:
+        return Step(_as_ordered(config, target, other[0]))
     missing = [node for node in target.learners if node not in config.members]
     if missing:
         return Step(_with_learner(config, target, missing[0]))
@@ -200,14 +255,19 @@ def _replace(situation: Situation, target: ChangeTarget) -> Step:
         if not config.has_voter(ReplicaId(node, target.number_of(node)))
     ]
     leaving = [node for node in config.voters if not _names_voter(target, config, node)]
-    # The leader last: each hand-over costs a moment without writes (M26).
-    leaving.sort(key=lambda node: node == situation.me.node)
+    # The leader last: each hand-over costs a moment without writes (M26). Witnesses leave first and
+    # come last, so that no set on the way has fewer voters with rows than it needs (W1).
+    leaving.sort(key=lambda node: (not config.is_witness(node), node == situation.me.node))
     fresh = [node for node in entering if node not in leaving]
+    fresh.sort(key=lambda node: target.roles.get(node) is MemberRole.WITNESS)
     enters: tuple[NodeId, ...] = ()
     if fresh:
         node = fresh[0]
         if node not in config.learners:
             return Step(_with_learner(config, target, node))
+        if _is_reader(config, node):
+            # W5: it holds this record before it votes, so it knows that it may have to stand.
+            return Step(_as_ordered(config, target, node))
         view = situation.views.get(node)
         if view is None or view.why_not_promoted:
             return Step(waits_for=f"{node_name(node)} {_why(view)}")
@@ -230,6 +290,9 @@ def _joint(
     """M10, M26: the joint configuration, if both sets have a live majority; a leader that is to
     leave hands over first."""
     config, me = situation.config, situation.me
+    if not has_rows_enough(new, config.roles):
+        witnesses = ", ".join(node_name(node) for node in new if config.is_witness(node))
+        return Step(waits_for=f"of {len(new)} voters too few would have rows beside {witnesses}")
     live = {node for node, view in situation.views.items() if view.is_live}
     if config.has_voter(me):
         live.add(me.node)
@@ -250,7 +313,23 @@ def _why(view: MemberView | None) -> str:
 def _with_learner(config: ChannelConfig, target: ChangeTarget, node: NodeId) -> ChannelConfig:
     numbers = {**config.numbers, node: target.number_of(node)}
     learners = (*config.learners, node)
-    return _made(config.voter_sets, learners, numbers, target.change, ended=False)
+    roles = _with_role(config.roles, node, target.roles.get(node))
+    return _made(config.voter_sets, learners, numbers, target.change, ended=False, roles=roles)
+
+
+def _as_ordered(config: ChannelConfig, target: ChangeTarget, node: NodeId) -> ChannelConfig:
+    """A learner becomes a reader, or stops being one."""
+    roles = _with_role(config.roles, node, target.roles.get(node))
+    return _made(
+        config.voter_sets, config.learners, config.numbers, target.change, ended=False, roles=roles
+    )
+
+
+def _with_role(
+    roles: Mapping[NodeId, MemberRole], node: NodeId, role: MemberRole | None
+) -> dict[NodeId, MemberRole]:
+    others = {each: roles[each] for each in roles if each != node}
+    return others if role is None else {**others, node: role}
 
 
 def _config(
@@ -262,7 +341,7 @@ def _config(
     ended: bool = False,
 ) -> ChannelConfig:
     """A configuration of members of ``base``."""
-    return _made(voter_sets, learners, base.numbers, change, ended=ended)
+    return _made(voter_sets, learners, base.numbers, change, ended=ended, roles=base.roles)
 
 
 def _made(
@@ -272,10 +351,12 @@ def _made(
     change: int,
     *,
     ended: bool,
+    roles: Mapping[NodeId, MemberRole],
 ) -> ChannelConfig:
     bare = ChannelConfig(voter_sets, learners)
     named = {node: numbers[node] for node in bare.members if numbers.get(node)}
-    return ChannelConfig(voter_sets, learners, named, change, ended)
+    kept = {node: roles[node] for node in bare.members if node in roles}
+    return ChannelConfig(voter_sets, learners, named, change, ended, kept)
 
 
 # --- what an order names --------------------------------------------------------------------------
@@ -299,8 +380,17 @@ def _is_reached(config: ChannelConfig, target: ChangeTarget) -> bool:
         not config.is_joint
         and _replicas(config, config.voters) == _replicas(target, target.voters)
         and _replicas(config, config.learners) == _replicas(target, target.learners)
+        and all(_is_reader(config, node) == _is_reader(target, node) for node in config.learners)
     )
 
 
+def _is_reader(named: ChannelConfig | ChangeTarget, node: NodeId) -> bool:
+    return named.roles.get(node) is MemberRole.READER
+
+
+def _replica(named: ChannelConfig | ChangeTarget, node: NodeId) -> ReplicaId:
+    return ReplicaId(node, named.number_of(node))
+
+
 def _replicas(named: ChannelConfig | ChangeTarget, nodes: Iterable[NodeId]) -> set[ReplicaId]:
-    return {ReplicaId(node, named.number_of(node)) for node in nodes}
+    return {_replica(named, node) for node in nodes}

@@ -52,6 +52,19 @@ def quorum_seq(config: ChannelConfig, match: Mapping[NodeId, Seq]) -> Seq:
     return Seq(best or 0)
 
 
+def rows_seq(config: ChannelConfig, match: Mapping[NodeId, Seq]) -> Seq:
+    """Highest seq that as many voters with rows hold as make a majority, of every voter set; 0 when
+    there is none. Up to there the witnesses' copies are no longer needed (W6)."""
+    best: int | None = None
+    for group in _distinct(config):
+        having = [node for node in group if not config.is_witness(node)]
+        seqs = sorted([match.get(node, 0) for node in having], reverse=True)
+        needed = majority(len(group))
+        held = seqs[needed - 1] if needed <= len(seqs) else 0
+        best = held if best is None else min(best, held)
+    return Seq(best or 0)
+
+
 def quorum_ms(config: ChannelConfig, clocks: Mapping[NodeId, int]) -> int:
     """Latest time that the clocks of a majority of every voter set have reached; 0: there is none.
 

@@ -413,9 +413,10 @@ class Replica(MemberViews):
         Only for a question that came before a ReadIndex round was started that is confirmed by
         now. What is reported as not applied is refused from now on.
         """
-        if self._leader is None or self._state.stopped is not None:
+        state = self._state
+        if self._leader is None or state.stopped is not None or state.is_witness:
             return None
-        return write_outcome_of(self._state, guid, self._leader.sequencer.fence)
+        return write_outcome_of(state, guid, self._leader.sequencer.fence)
 
     # --- views for the engine ---------------------------------------------------------------------
 

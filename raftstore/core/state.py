@@ -386,6 +386,12 @@ class ChannelState:
         """This life of this node's replica: it too counts by its number (M4)."""
         return ReplicaId(self.me, self.number)
 
+    @property
+    def is_witness(self) -> bool:
+        """The newest configuration names it as a replica without rows."""
+        config = self.configs.current
+        return config.is_witness(self.me) and config.number_of(self.me) == self.number
+
     # --- positions --------------------------------------------------------------------------------
 
     def advance_commit(self, commit_seq: Seq) -> list[Seq]:

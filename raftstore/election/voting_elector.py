@@ -40,6 +40,7 @@ from raftstore.types import (
     TERM_MAX,
     ChannelId,
     History,
+    MemberRole,
     NodeId,
     ReplicaId,
     Role,
@@ -276,7 +277,8 @@ class VotingElector:
 
     def _may_stand(self) -> bool:
         """S0.3, and M18: a voter; one that its newest configuration removed, until that is known
-        to be committed, because it may hold the longest history (Raft 4.2.2); and a learner.
+        to be committed, because it may hold the longest history (Raft 4.2.2); and, after all of
+        these, a learner and a witness.
 
         Nobody stands for a term that no message has room for (S12)."""
         return (
@@ -287,12 +289,14 @@ class VotingElector:
 
     def _is_voter(self) -> bool:
         host, own = self._host, self._own_id
-        return host.config().has_voter(own) or host.config_before().has_voter(own)
+        return host.config().may_lead(own) or host.config_before().may_lead(own)
 
     def _stands_last(self) -> bool:
         """M18: a learner with records may hold the longest history, got from a leader that died,
-        while a voter counts it as a voter and cannot win without it."""
-        is_member = self._host.config().has_member(self._own_id)
+        while a voter counts it as a voter and cannot win without it. W4: so may a witness, which
+        leads until a voter with rows has it, too. W5: a reader is counted by nobody."""
+        role = self._host.config().role_of(self._own_id.node)
+        is_member = self._host.config().has_member(self._own_id) and role is not MemberRole.READER
         return is_member and not self._is_voter() and self._state.own_history() > EMPTY_HISTORY
 
     @property
@@ -440,8 +444,9 @@ class VotingElector:
         """S9: only the leader of the current term may call an election without a pre-vote."""
         if message.term > self.term:
             self._state.observe_term(message.term)
-        elif message.term == self.term and self.leader == sender and self._may_stand():
-            self._elect(now_ms, transfer=True)
+        elif message.term == self.term and self.leader == sender and self._is_voter():
+            if self._may_stand():
+                self._elect(now_ms, transfer=True)
 
     def _on_step_down_notice(self, sender: NodeId, message: StepDownNotice, now_ms: int) -> None:
         """Forget the leader and stand at once, one rank step apart from the other voters."""

@@ -22,6 +22,8 @@ class HostedChannel(NamedTuple):
     learners: tuple[NodeId, ...] = ()
     has_order: bool = False
     """Its replicas are being changed already."""
+    witnesses: tuple[NodeId, ...] = ()
+    """Voters without rows."""
 
 
 class Evacuation(NamedTuple):
@@ -31,6 +33,8 @@ class Evacuation(NamedTuple):
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...]
     leaves: NodeId
+    witnesses: tuple[NodeId, ...] = ()
+    """The one that comes, if it takes the place of a witness."""
 
 
 def plan_evacuations(
@@ -80,4 +84,5 @@ def _evacuated(
     assert takes is not None
     held[takes] += 1
     voters = tuple(takes if node == leaves else node for node in each.voters)
-    return Evacuation(each.channel, voters, each.learners, leaves)
+    witnesses = (takes,) if leaves in each.witnesses else ()
+    return Evacuation(each.channel, voters, each.learners, leaves, witnesses)

@@ -16,7 +16,7 @@ from raftstore.policy.leader_balance import LeaderPlan, LedChannel, plan_moves
 from raftstore.policy.routing import ReplicaView, Route, nodes_to_query
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, NodeView
 from raftstore.protocol.reads import Bounds
-from raftstore.types import Level, NodeId, node_name
+from raftstore.types import Level, MemberRole, NodeId, node_name
 
 NO_LEADER = "no leader is known"
 MOVE_LAG_MAX: Final = 10_000
@@ -27,8 +27,16 @@ SERVES_NOTHING: Final = {
     "in doubt": "in doubt since its last stop, it may lack acknowledged records; " + SEE_STATUS,
     "recovering": "recovering, acknowledged records are missing; " + SEE_STATUS,
     "not serving": "it serves nothing now; `raftstore status` says why",
+    MemberRole.WITNESS.value: "a witness, it votes and has no rows",
 }
-"""What a node reports as the role of its own replica that refuses reads of every level."""
+"""What a node reports as the role of its own replica that refuses reads of every level, and of any
+replica that has no rows."""
+NEVER_LEADS: Final = frozenset(
+    role.value for role in (MemberRole.READER, MemberRole.WITNESS, MemberRole.LEARNER)
+)
+"""Roles of replicas that are not asked to lead."""
+NOT_COUNTED: Final = NEVER_LEADS - {MemberRole.WITNESS.value}
+"""Roles of replicas that confirm nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,8 @@ def route_of(
     unable = {
         hint.node: SERVES_NOTHING[hint.role]
         for hint in channel.replicas
-        if hint.role in SERVES_NOTHING and _lives(nodes.get(hint.node))
+        if hint.role in SERVES_NOTHING
+        and (hint.role == MemberRole.WITNESS.value or _lives(nodes.get(hint.node)))
     }
     route = _route_of(channel, nodes, level, bounds)
     able = tuple(node for node in route.nodes if node not in unable)
@@ -153,7 +162,8 @@ def leader_plan(view: ClusterViewAnswer, leaving: Collection[NodeId] = ()) -> Le
         near = tuple(
             hint.node
             for hint in channel.replicas
-            if hint.node == channel.leader or (hint.lag is not None and hint.lag <= MOVE_LAG_MAX)
+            if hint.node == channel.leader
+            or (hint.role not in NEVER_LEADS and hint.lag is not None and hint.lag <= MOVE_LAG_MAX)
         )
         channels.append(LedChannel(channel.channel, channel.leader, near))
     return plan_moves(channels, up, leaving)
@@ -166,8 +176,9 @@ def _can_be_proven(channel: ChannelView, nodes: Mapping[NodeId, NodeView]) -> bo
     The read makes them as long as the leader and a quorum of replicas live.
     """
     leader = None if channel.leader is None else nodes.get(channel.leader)
-    alive = [hint for hint in channel.replicas if _lives(nodes.get(hint.node))]
-    return _lives(leader) and len(alive) > len(channel.replicas) // 2
+    voters = [hint for hint in channel.replicas if hint.role not in NOT_COUNTED]
+    alive = [hint for hint in voters if _lives(nodes.get(hint.node))]
+    return _lives(leader) and len(alive) > len(voters) // 2
 
 
 def _lives(node: NodeView | None) -> bool:

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple, Protocol
 from raftstore.types import History
 
 DIGEST_BYTES: Final = 16
+POSITION_KEY: Final = b"\x00"
+"""The first key of a table: its applied position."""
 Pair = tuple[bytes, bytes]
 """A key without the channel's id, and the stored value, seals included."""
 

@@ -14,6 +14,7 @@ from raftstore.protocol.tags import tag_of
 from raftstore.types import (
     ChannelId,
     Count63,
+    MemberRole,
     NodeId,
     Partition,
     PartitionCount,
@@ -80,6 +81,8 @@ class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
     """Highest committed seq known to the answering node; 0 also when nothing is known."""
     replica_lags: tuple[Span63 | None, ...] = ()
     """Rows each replica is behind, in the order of ``replicas``; None: not known."""
+    roles: dict[NodeId, MemberRole] = {}
+    """Of the replicas that are no voters with rows: readers, witnesses, those that learn."""
 
 
 class TableInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -218,7 +221,8 @@ class ClusterView(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 class ReplicaHint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The node's knowledge of one replica of a channel; None: not known.
 
-    ``role`` of its own replica: why, if that serves nothing (``raftstore.policy.views``).
+    ``role``: leader or follower, or what a replica is that never leads (``types.MemberRole``); of
+    the node's own replica why, if that serves nothing (``raftstore.policy.views``).
     """
 
     node: NodeId

@@ -13,6 +13,7 @@ from raftstore.types import (
     ChangeNumber,
     ChannelConfig,
     ChannelId,
+    MemberRole,
     NodeId,
     ReplicaNumber,
     RequestId,
@@ -40,6 +41,8 @@ class OrderReplicas(Request, frozen=True, array_like=True, gc=False, tag=tag_of)
     learners: tuple[str, ...] = ()
     is_forced: bool = False
     """Also where too few nodes are up for it to be carried out now."""
+    witnesses: tuple[str, ...] = ()
+    """New voters that shall have no rows."""
 
 
 class CancelOrder(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -73,6 +76,8 @@ class OrderedReplicas(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The order that ended last; 0: none."""
     is_done: bool = False
     """That one was carried out; False: it was cancelled before."""
+    roles: dict[NodeId, MemberRole] = {}
+    """Of witnesses and readers that the open order names."""
 
 
 class OrdersAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -24,6 +24,8 @@ class AskReplicaSnapshot(Message, frozen=True, array_like=True, gc=False, tag=ta
     request_id: RequestId
     have_seq: Seq
     base_seq: Seq
+    without_rows: bool = False
+    """A witness asks: its position alone, for its log is to begin near the leader's."""
 
 
 class AskSnapshotRest(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -9,7 +9,7 @@ bytes. Rows that depend on the record itself are made of what earlier ones hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -64,6 +64,7 @@ from raftstore.types import (
     ChannelId,
     Count63,
     Durability,
+    MemberRole,
     NodeId,
     PartitionCount,
     RecordKind,
@@ -484,10 +485,18 @@ class Catalog:
         entry = self.changes.get(channel)
         return self.founding_of(channel) if entry is None else entry.replicas
 
-    def voters_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
-        """Replicas that vote, by its newest reported configuration; () for an unknown channel."""
+    def leaders_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
+        """Voters that have rows, by its newest reported configuration: who may be asked to lead; ()
+        for an unknown channel."""
         entry = self.changes.get(channel)
-        return self.founding_of(channel) if entry is None else entry.config.voters
+        if entry is None:
+            return self.founding_of(channel)
+        return tuple(node for node in entry.config.voters if not entry.config.is_witness(node))
+
+    def roles_of(self, channel: ChannelId) -> Mapping[NodeId, MemberRole]:
+        """The hosts of a channel that are no voters with rows, and what they are instead."""
+        entry = self.changes.get(channel)
+        return {} if entry is None else entry.other_roles
 
     def placement_of(self, table: TableEntry) -> Placement:
         """Per partition the nodes that host a replica now, or are ordered to."""

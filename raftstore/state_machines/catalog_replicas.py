@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from raftstore.config import REPLICAS_MAX
+from raftstore.core.membership import has_rows_enough
 from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
@@ -25,6 +26,7 @@ from raftstore.types import (
     ChangeTarget,
     ChannelConfig,
     ChannelId,
+    MemberRole,
     NodeId,
     ReplicaNumber,
     Seq,
@@ -95,6 +97,20 @@ class ReplicaEntry(msgspec.Struct, frozen=True, omit_defaults=True):
                 found[node] = max(target.number_of(node), found.get(node, ReplicaNumber(0)))
         return found
 
+    @property
+    def other_roles(self) -> Mapping[NodeId, MemberRole]:
+        """The hosts that are no voters with rows, and what they are; of a node with two replicas
+        the newer one's."""
+        config, target, found = self.config, self.target, dict[NodeId, MemberRole]()
+        for node, number in self.hosts.items():
+            role = config.role_of(node) if config.number_of(node) == number else None
+            if role is None:
+                ordered = {} if target is None else target.roles
+                role = ordered.get(node, MemberRole.LEARNER)
+            if role is not MemberRole.VOTER:
+                found[node] = role
+        return found
+
 
 class ChangeReplicas(msgspec.Struct, frozen=True, tag_field="op", tag="change_replicas"):
     """Orders other replicas for a channel, if its row is still the one of ``base_seq`` (0: none).
@@ -110,7 +126,10 @@ class ChangeReplicas(msgspec.Struct, frozen=True, tag_field="op", tag="change_re
     guid: bytes
     reason: str
     learners: tuple[NodeId, ...] = ()
+    """Of a table they are read replicas."""
     founding: tuple[NodeId, ...] = ()
+    witnesses: tuple[NodeId, ...] = ()
+    """Voters among those that it adds that shall have no rows; the others stay what they are."""
     format: Small31 = MEMBERS_FORMAT
 
 
@@ -170,6 +189,30 @@ def order_problem(voters: tuple[NodeId, ...], learners: tuple[NodeId, ...]) -> s
     return None
 
 
+def roles_of_order(command: ChangeReplicas, config: ChannelConfig) -> dict[NodeId, MemberRole]:
+    """The witnesses and readers that the order leads to (W3: nobody becomes a witness, or stops
+    being one, without another number)."""
+    roles: dict[NodeId, MemberRole] = {}
+    for node in command.voters:
+        is_kept = node in config.members
+        if config.is_witness(node) if is_kept else node in command.witnesses:
+            roles[node] = MemberRole.WITNESS
+    if command.table:  # nodes without a vote in the catalog may get one at any time
+        roles |= dict.fromkeys(command.learners, MemberRole.READER)
+    return roles
+
+
+def rows_problem(voters: tuple[NodeId, ...], roles: Mapping[NodeId, MemberRole]) -> str | None:
+    """Why too few of the voters have rows (W1); None: enough have."""
+    if has_rows_enough(voters, roles):
+        return None
+    witnesses = sum(roles.get(node) is MemberRole.WITNESS for node in voters)
+    return (
+        f"{witnesses} of {len(voters)} voters would be witnesses; a majority of the voters needs "
+        "the rows: order fewer witnesses, or more replicas"
+    )
+
+
 def apply_replicas(
     command: ReplicasCommand, record: Record, read: Read, founding: Founding
 ) -> ApplyResult:
@@ -221,6 +264,10 @@ def _change(command: ChangeReplicas, record: Record, read: Read, founding: Found
     if order_problem(command.voters, command.learners) is not None:
         return ApplyResult((), conflict_seq=seq)
     members = (*command.voters, *command.learners)
+    roles = roles_of_order(command, config)
+    is_wrong = rows_problem(command.voters, roles) is not None
+    if is_wrong or any(config.is_witness(node) for node in command.learners):
+        return ApplyResult((), conflict_seq=seq)
     added = [node for node in members if node not in config.members]
     # M27: a copy of the catalog that does not know yet who drains or has left may have chosen it.
     if (left := row_of_left(added, read, drains=True)) is not None:
@@ -232,7 +279,7 @@ def _change(command: ChangeReplicas, record: Record, read: Read, founding: Found
         for node in members
         if (number := ReplicaNumber(change) if node in added else config.number_of(node))
     }
-    target = ChangeTarget(change, command.voters, command.learners, numbers)
+    target = ChangeTarget(change, command.voters, command.learners, numbers, roles=roles)
     order = ReplicaOrder(target, command.guid, command.reason, record.timestamp_ms)
     return _write(command.channel, msgspec.structs.replace(entry, order=order))
 

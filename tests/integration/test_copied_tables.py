@@ -17,7 +17,7 @@ from raftstore.engine.snapshots.service import ReplicaSnapshots
 from raftstore.ports.log import Base
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.types import NodeId, Role, Seq, Term
+from raftstore.types import ChannelConfig, NodeId, Role, Seq, Term
 from tests.storage_helpers import CHANNEL, SMALL, STORE_UUID, rows_record, table_path
 
 ROWS = 3_000
@@ -46,6 +46,7 @@ class Side:
             name="t/0",
             unserved_until=0,
             stopped_reason=None,
+            has_rows=True,
             ignores_peers=False,
             elector=SimpleNamespace(role=Role.LEADER, leader=GIVER),
             feed=SimpleNamespace(is_idle=True),
@@ -54,7 +55,7 @@ class Side:
                 leader_is_ready=True,
                 lacks_rows=me is TAKER,
                 is_recovering=False,
-                config=lambda: SimpleNamespace(members=(GIVER, TAKER)),
+                config=lambda: ChannelConfig(((GIVER, TAKER),)),
                 trimmed_to=Seq(0),
                 base=Base(Term(1), Seq(5), bytes(16), b""),
             ),

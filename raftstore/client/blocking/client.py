@@ -308,6 +308,7 @@ class Client(BatchClient):
         nodes: Sequence[str],
         *,
         learners: Sequence[str] = (),
+        witnesses: Sequence[str] = (),
         reason: str | None = None,
         force: bool = False,
         timeout: float | None = None,
@@ -315,9 +316,10 @@ class Client(BatchClient):
         """Order that ``nodes`` vote in ``table/partition``; returns the number of the order."""
         return self._loop.call(
             self._client.order_replicas(
-                channel, nodes, learners=learners, reason=reason, force=force, timeout=timeout
+                channel, nodes, learners=learners, witnesses=witnesses, reason=reason, force=force,
+                timeout=timeout,
             )
-        )
+        )  # fmt: skip
 
     def cancel_order(self, channel: str, change: int, *, timeout: float | None = None) -> None:
         """End an order for the replicas of ``table/partition`` where it is."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from raftstore.protocol.admin import ChannelInfo, ClusterInfoAnswer, NodeInfo, TableInfo
-from raftstore.types import ChannelId, NodeId, Term, node_name
+from raftstore.types import ChannelId, MemberRole, NodeId, Term, node_name
 
 
 class Leader(NamedTuple):
@@ -26,6 +26,12 @@ REFUTED_MS: Final = 1_000
 """How long a leader that denied leading is not believed by a report of the same term."""
 
 
+def witnesses_of(channel: ChannelInfo) -> frozenset[NodeId]:
+    """The replicas of a channel that have no rows."""
+    roles = channel.roles
+    return frozenset(node for node, role in roles.items() if role is MemberRole.WITNESS)
+
+
 class Topology:
     """The newest of all answers and refusals so far."""
 
@@ -36,6 +42,8 @@ class Topology:
         self.metadata_channel: ChannelId | None = None
         self._tables: dict[str, TableInfo] = {}
         self._replicas: dict[ChannelId, tuple[NodeId, ...]] = {}
+        self._witnesses: dict[ChannelId, frozenset[NodeId]] = {}
+        """Replicas without rows, of the channels that have any."""
         self._names: dict[ChannelId, str] = {}
         self._hosting: dict[NodeId, None] = {}
         """Every node that has a replica of something."""
@@ -96,6 +104,14 @@ class Topology:
         """Return the nodes that host the channel; () if it is not in the catalog."""
         return self._replicas.get(channel, ())
 
+    def readable_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
+        """Return the nodes that have its rows; () if it is not in the catalog."""
+        replicas = self._replicas.get(channel, ())
+        witnesses = self._witnesses.get(channel)
+        if witnesses is None:
+            return replicas
+        return tuple(node for node in replicas if node not in witnesses)
+
     def name_of(self, channel: ChannelId) -> str:
         """Return ``table/partition`` for messages."""
         return self._names.get(channel, channel.hex())
@@ -146,9 +162,12 @@ class Topology:
         self.metadata_channel = answer.metadata_channel.channel
         self._replicas = {answer.metadata_channel.channel: answer.metadata_channel.replicas}
         self._names = {answer.metadata_channel.channel: "_metadata/0"}
+        self._witnesses = {}
         for table in answer.tables:
             for partition, channel in enumerate(table.channels):
                 self._replicas[channel.channel] = channel.replicas
+                if witnesses := witnesses_of(channel):
+                    self._witnesses[channel.channel] = witnesses
                 self._names[channel.channel] = f"{table.name}/{partition}"
         self._hosting = dict.fromkeys(node for nodes in self._replicas.values() for node in nodes)
 

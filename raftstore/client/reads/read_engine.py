@@ -144,7 +144,7 @@ class ReadEngine:
         try:
             while context.now_ms() < deadline_ms:
                 context.check_open()
-                replicas = context.topology.replicas_of(channel)
+                replicas = context.topology.readable_of(channel)
                 if not replicas:
                     raise UnknownTableError(f"{what}: the table was dropped")
                 leader = self.router.leader(channel, policy)

@@ -81,7 +81,7 @@ class Router:
     ) -> tuple[NodeId, ...]:
         """Return all replicas, best first; ``turn`` is for prefer=any_in_bound."""
         context = self._context
-        replicas = context.topology.replicas_of(channel)
+        replicas = context.topology.readable_of(channel)
         if not replicas:
             return ()
         leader = context.topology.leader_of(channel)

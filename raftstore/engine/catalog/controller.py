@@ -45,6 +45,7 @@ from raftstore.state_machines.catalog import (
     register_node_command,
 )
 from raftstore.state_machines.table import TableMachine
+from raftstore.state_machines.witness import WitnessMachine
 from raftstore.types import (
     ChangeTarget,
     ChannelConfig,
@@ -284,7 +285,7 @@ class CatalogController:
                 self._open_soon(channel)
 
     def _open_soon(self, channel: ChannelId) -> None:
-        if self.hosting.number_of(channel, self.catalog) is not None:
+        if self.hosting.replica_of(channel, self.catalog) is not None:
             self.opening.append(channel)
             self.deadlines.push(_OPENING, 0)  # at once
 
@@ -346,8 +347,8 @@ class CatalogController:
 
     def _open(self, channel: ChannelId, table: TableEntry, now_ms: int) -> None:
         partition = channel_partition(channel)
-        number = self.hosting.number_of(channel, self.catalog)
-        if number is None:
+        hosted = self.hosting.replica_of(channel, self.catalog)
+        if hosted is None:
             return
         # S0.8: the log remembers that a channel was dropped, and refuses to open it, where the
         # catalog is applied again from an earlier position and has not come to the drop yet.
@@ -355,13 +356,13 @@ class CatalogController:
             self._registry.open(
                 channel,
                 f"{table.name}/{partition}",
-                TableMachine(),
+                WitnessMachine() if hosted.is_witness else TableMachine(),
                 now_ms,
                 creation_config=ChannelConfig((tuple(table.placement[partition]),)),
                 durability=table.durability,
                 bounds=bounds_of(table),
                 table_settings=table.settings,
-                number=number,
+                number=hosted.number,
             )
 
     # --- timers -----------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class Evacuator:
             self._ids.uuid(),
             DRAINS if order.leaves in catalog.draining else REPLACED,
             order.learners,
+            witnesses=order.witnesses,
         )
         self._view.proposals.propose(
             self._view.metadata,
@@ -94,5 +95,8 @@ def hosted_channels(catalog: Catalog) -> list[HostedChannel]:
         entry = catalog.entry_of(channel)
         if entry is not None:
             config, has_order = entry.config, entry.order is not None
-            hosted.append(HostedChannel(channel, config.voters, config.learners, has_order))
+            witnesses = tuple(node for node in config.voters if config.is_witness(node))
+            hosted.append(
+                HostedChannel(channel, config.voters, config.learners, has_order, witnesses)
+            )
     return hosted

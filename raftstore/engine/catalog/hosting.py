@@ -10,7 +10,7 @@ number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftstore.core.configs import ConfigEntry
 from raftstore.core.events import TargetKnown
@@ -27,6 +27,7 @@ from raftstore.types import (
     FOUNDING_NUMBER,
     ChannelConfig,
     ChannelId,
+    MemberRole,
     NodeId,
     RecordKind,
     ReplicaId,
@@ -58,11 +59,22 @@ def _ordered(voters: Iterable[NodeId], learners: Iterable[NodeId], node: NodeId)
     return node in voters or node in learners
 
 
-def number_in_log(
+class HostedReplica(NamedTuple):
+    """A replica that a node opens."""
+
+    number: ReplicaNumber
+    is_witness: bool = False
+    """It gets no rows; so it was from its first record on (W3)."""
+
+
+FOUNDING: Final = HostedReplica(FOUNDING_NUMBER)
+
+
+def replica_in_log(
     log: MessageLog, channel: ChannelId, me: NodeId, creation: ChannelConfig
-) -> ReplicaNumber | None:
-    """The number of this node's replica by the newest configuration of its log that names it; None:
-    none does, or only that of one that was removed."""
+) -> HostedReplica | None:
+    """This node's replica by the newest configuration of its log that names it; None: none does, or
+    only one that was removed."""
     configs = Folds(creation, base=log.base(channel)).configs
     for record in log.records(channel):
         if record.kind is RecordKind.CONFIG:
@@ -71,7 +83,7 @@ def number_in_log(
     for each in reversed(configs.entries):
         number = each.config.number_of(me)
         if me in each.config.members and (removed is None or number > removed):
-            return number
+            return HostedReplica(number, each.config.is_witness(me))
     return None
 
 
@@ -97,8 +109,8 @@ class Hosting:
         """Channels whose table goes when this operation of the log is durable."""
         self._deadlines = deadlines
 
-    def number_of(self, channel: ChannelId, catalog: Catalog) -> ReplicaNumber | None:
-        """The number under which this node hosts a channel of the catalog; None: it does not.
+    def replica_of(self, channel: ChannelId, catalog: Catalog) -> HostedReplica | None:
+        """The replica with which this node hosts a channel of the catalog; None: it does not.
 
         The log outranks the catalog: what it holds of a replica is opened as that one.
         """
@@ -106,19 +118,22 @@ class Hosting:
         removed = self._log.removed(channel)
         entry = catalog.changes.get(channel)
         if entry is None and removed is None and self._me in founding:
-            return FOUNDING_NUMBER
+            return FOUNDING
         if not founding or channel in self._leaving or self._tables.is_leaving(channel):
             return None
         if self._log.holds(channel):
             creation = ChannelConfig((founding,))
-            number = number_in_log(self._log, channel, self._me, creation)
-            if number is not None:
-                return number
+            found = replica_in_log(self._log, channel, self._me, creation)
+            if found is not None:
+                return found
         # M14: a channel is opened by the placement of its creation only while nothing replaced it.
-        hosted = entry.hosts.get(self._me) if entry is not None else None
-        if entry is None and self._me in founding:
-            hosted = FOUNDING_NUMBER
-        return hosted if hosted is not None and (removed is None or hosted > removed) else None
+        if entry is None:
+            found = FOUNDING if self._me in founding else None
+        else:
+            number = entry.hosts.get(self._me)
+            is_witness = entry.other_roles.get(self._me) is MemberRole.WITNESS
+            found = None if number is None else HostedReplica(number, is_witness)
+        return found if found is not None and (removed is None or found.number > removed) else None
 
     def last_term(self, channel: ChannelId) -> Term | None:
         """The term that a replica was in which was removed from here; None: none was."""

@@ -32,6 +32,8 @@ from raftstore.state_machines.catalog_replicas import (
     cancel_change_command,
     change_replicas_command,
     order_problem,
+    roles_of_order,
+    rows_problem,
 )
 from raftstore.types import (
     ChangeNumber,
@@ -117,21 +119,14 @@ class ReplicaCommands:
         if table is None or entry is None:
             text = f"the cluster has no channel {channel.hex()}; `raftstore channel ls` lists them"
             return Refusal(UnknownTableError, text)
-        voters, learners = self._nodes(request.voters), self._nodes(request.learners)
-        for found in (voters, learners):
+        groups: list[_Found] = []
+        for names in (request.voters, request.learners, request.witnesses):
+            found = self._nodes(names)
             if isinstance(found, Refusal):
                 return found
-        assert not isinstance(voters, Refusal)
-        assert not isinstance(learners, Refusal)
-        problem = order_problem(voters, learners)
-        if problem is not None:
-            return Refusal(SchemaError, problem)
-        refusal = self._why_not(channel, entry, voters, learners)
-        if refusal is None and not request.is_forced:
-            refusal = self._why_stuck(channel, entry, voters)
-        if refusal is not None:
-            return refusal
-        return ChangeReplicas(
+            groups.append(found)
+        voters, learners, witnesses = groups
+        wanted = ChangeReplicas(
             channel,
             table.name,
             voters,
@@ -139,7 +134,15 @@ class ReplicaCommands:
             request.order,
             request.reason,
             learners,
+            witnesses=witnesses,
         )
+        problem = order_problem(voters, learners) or _role_problem(wanted, entry)
+        if problem is not None:
+            return Refusal(SchemaError, problem)
+        refusal = self._why_not(channel, entry, wanted)
+        if refusal is None and not request.is_forced:
+            refusal = self._why_stuck(channel, entry, voters)
+        return wanted if refusal is None else refusal
 
     def _nodes(self, names: Sequence[str]) -> _Found | Refusal:
         known = self._view.catalog.nodes
@@ -152,9 +155,10 @@ class ReplicaCommands:
         return tuple(ids[name] for name in names)
 
     def _why_not(
-        self, channel: ChannelId, entry: ReplicaEntry, voters: _Found, learners: _Found
+        self, channel: ChannelId, entry: ReplicaEntry, wanted: ChangeReplicas
     ) -> Refusal | None:
         name, config = self._name(channel), entry.config
+        voters, learners = wanted.voters, wanted.learners
         if entry.target is not None:
             change = entry.target.change
             text = (
@@ -162,7 +166,8 @@ class ReplicaCommands:
                 f"`raftstore channel change cancel {name} {change}`"
             )
             return Refusal(ChangePendingError, text)
-        if set(voters) == set(config.voters) and set(learners) == set(config.learners):
+        is_same = set(voters) == set(config.voters) and set(learners) == set(config.learners)
+        if is_same and roles_of_order(wanted, config) == config.roles:
             held = ", ".join(map(node_name, voters))
             return Refusal(SchemaError, f"{name} has these replicas already: {held}")
         former = [node for node in learners if node in config.voters]
@@ -236,6 +241,26 @@ class ReplicaCommands:
         self._commands.fail(client, request_id, *refusal)
 
 
+def _role_problem(wanted: ChangeReplicas, entry: ReplicaEntry) -> str | None:
+    """Why replicas cannot have the ordered roles; None: they can."""
+    config = entry.config
+    for node in wanted.witnesses:
+        if node not in wanted.voters:
+            return f"{node_name(node)} is to be a witness and no voter; name it among the voters"
+        if node in config.members and not config.is_witness(node):
+            return (
+                f"{node_name(node)} has the rows and cannot become a witness; remove its replica "
+                "first, then add it as one"
+            )
+    former = [node for node in wanted.learners if config.is_witness(node)]
+    if former:
+        return (
+            f"{node_name(former[0])} is a witness without rows and cannot serve reads; remove its "
+            "replica first, then add it as a reader"
+        )
+    return rows_problem(wanted.voters, roles_of_order(wanted, config))
+
+
 def _ordered(channel: ChannelId, entry: ReplicaEntry) -> OrderedReplicas:
     order, ended = entry.order, entry.ended
     found = OrderedReplicas(channel, entry.config, entry.config_seq)
@@ -250,5 +275,5 @@ def _ordered(channel: ChannelId, entry: ReplicaEntry) -> OrderedReplicas:
     return OrderedReplicas(
         channel, entry.config, entry.config_seq, target.change, target.voters, target.learners,
         target.numbers, target.cancelled, order.reason, order.ordered_ms,
-        found.ended_change, found.is_done,
+        found.ended_change, found.is_done, target.roles,
     )  # fmt: skip

@@ -31,6 +31,9 @@ class ApplyFeed:
     position at which somebody wants to see the table as it is there (``halt_at``).
     """
 
+    takes_batches = True
+    """False at a witness, which has none of the rows that a BATCH_APPLY makes visible."""
+
     def __init__(
         self,
         log: MessageLog,
@@ -118,7 +121,7 @@ class ApplyFeed:
         assert records[0].base_seq == self.queued_seq + 1, "hole below the commit seq"
         halt = self._halts[0][0] if self._halts else None
         for number, record in enumerate(records):
-            if record.kind is RecordKind.BATCH_APPLY:
+            if record.kind is RecordKind.BATCH_APPLY and self.takes_batches:
                 self._next, self._behind = record, records[number + 1 :]
                 del records[number:]
                 break

@@ -74,13 +74,7 @@ from raftstore.engine.channel.read_confirmations import (
 )
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, METADATA_NAME
-from raftstore.errors import (
-    CorruptRecordError,
-    DecodeError,
-    Refusal,
-    RequestError,
-    SchemaError,
-)
+from raftstore.errors import CorruptRecordError, DecodeError, Refusal, RequestError, SchemaError
 from raftstore.ports.machine import StateMachine
 from raftstore.ports.tables import Answers, Conflicts
 from raftstore.protocol.election import ElectionMessage
@@ -98,6 +92,7 @@ from raftstore.protocol.replication import (
 )
 from raftstore.protocol.staged import check_staged
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
+from raftstore.state_machines.witness import WitnessMachine
 from raftstore.types import (
     FOUNDING_NUMBER,
     ChannelConfig,
@@ -164,7 +159,9 @@ class ChannelRunner:
         found = found_table(parts.log, parts.tables, channel)
         self.is_table_ahead = found.ahead is not None
         """S6.4: the table is a replica snapshot, and the log has not come so far since."""
+        self.has_rows = not isinstance(machine, WitnessMachine)
         self.feed = ApplyFeed(parts.log, parts.tables, channel, applied, self._on_broken)
+        self.feed.takes_batches = self.has_rows
         self.versions = Versions(parts.tables, channel, parts.settings.read)
         self.unserved_until = parts.tables.unserved_until(channel)
         """A crash cut the record that ends here: nothing is answered before it is applied."""

@@ -31,8 +31,11 @@ class SpaceHandOvers:
             if runner.elector.role is not Role.LEADER or runner.name == METADATA_NAME:
                 continue
             tries, due_ms = self._tries.get(runner.channel, (0, now_ms))
-            voters = [each for each in runner.config().voters if each != self._me]
-            voters = [each for each in voters if runner.parts.is_up(each)]
+            config = runner.config()
+            voters = [each for each in config.voters if each != self._me]
+            voters = [
+                each for each in voters if not config.is_witness(each) and runner.parts.is_up(each)
+            ]
             if due_ms <= now_ms and voters:
                 self._tries[runner.channel] = (tries + 1, now_ms + HAND_OVER_INTERVAL_MS)
                 target = voters[tries % len(voters)]

@@ -159,7 +159,7 @@ class LeaderBalancer:
             return
         self._catalog = catalog
         self._placed = {
-            channel: (f"{table.name}/{partition}", catalog.voters_of(channel))
+            channel: (f"{table.name}/{partition}", catalog.leaders_of(channel))
             for table in catalog.tables.values()
             for partition, channel in enumerate(table.channels)
         }

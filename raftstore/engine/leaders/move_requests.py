@@ -14,7 +14,7 @@ from typing import Final
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.leaders.parts import LeaderParts
 from raftstore.protocol.leader_moves import AskLead, LeadRefused, TakeLead
-from raftstore.types import ChannelId, FollowerMode, NodeId, Role, Term, node_name
+from raftstore.types import ChannelId, FollowerMode, NodeId, ReplicaId, Role, Term, node_name
 
 BEHIND_MAX: Final = 1_000
 """Rows that replicas which are up may be behind the leader when a hand-over begins: more than are
@@ -68,8 +68,8 @@ class MoveRequests:
         stood_still_ms = self._stood_still_ms
         if stood_still_ms is not None and node.clock.now_ms - stood_still_ms < STALL_MS:
             return f"{me} stood still less than {STALL_MS // 1000} s ago"
-        if runner is None or self._parts.me not in runner.config().voters:
-            return f"{me} has no replica that votes"
+        if runner is None or not runner.config().may_lead(ReplicaId(self._parts.me, runner.number)):
+            return f"{me} has no replica that votes and has rows"
         leader = runner.elector.leader
         if runner.elector.term != term or leader in (None, self._parts.me):
             return f"the channel is not led in term {term} any more, as far as {me} knows"

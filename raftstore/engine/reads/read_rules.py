@@ -94,6 +94,9 @@ def in_doubt(runner: ChannelRunner) -> str:
 def serving_refusal(runner: ChannelRunner) -> Refusal | None:
     """Why the channel serves nothing here now, whatever the level."""
     name = runner.name
+    if not runner.has_rows:  # W7
+        text = "is a witness on this node and has no rows; ask another replica"
+        return Refusal(UnavailableError, f"channel {name} {text}")
     if runner.stopped_reason is not None:
         return Refusal(UnavailableError, f"channel {name} stopped serving: {runner.stopped_reason}")
     if runner.core.is_disputed:  # S13

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from raftstore.core.batches import NOT_REPORTED
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.lag_reports import NOBODY
@@ -23,7 +25,7 @@ from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
 from raftstore.protocol.admin import ChannelView, ReplicaHint
 from raftstore.protocol.node import ChannelPosition
-from raftstore.types import ChannelId, NodeId, Role, Seq, Term
+from raftstore.types import ChannelId, MemberRole, NodeId, Role, Seq, Term
 
 Reported = Mapping[NodeId, ChannelPosition]
 _NOWHERE: Final = Seq(0)
@@ -47,6 +49,17 @@ class _Found(NamedTuple):
     role: str
 
 
+class PlacedChannel(NamedTuple):
+    """A channel of the catalog."""
+
+    channel: ChannelId
+    table: str
+    partition: int
+    replicas: tuple[NodeId, ...]
+    roles: Mapping[NodeId, MemberRole] = {}
+    """Of replicas that are no voters with rows."""
+
+
 class CachedChannelView:
     """See the module."""
 
@@ -66,6 +79,7 @@ class CachedChannelView:
         "is_stale",
         "partition",
         "replicas",
+        "roles",
         "table",
     )
 
@@ -76,11 +90,13 @@ class CachedChannelView:
         table: str,
         partition: int,
         replicas: tuple[NodeId, ...],
+        roles: Mapping[NodeId, MemberRole],
     ) -> None:
         self.channel = channel
         self.table = table
         self.partition = partition
         self.replicas = replicas
+        self.roles = roles
         self.is_stale = True
         """Something happened to the channel since the last look."""
         self._node = node
@@ -121,6 +137,8 @@ class CachedChannelView:
         # S7.3: without a recent report of the leader nobody knows how far the channel has gone.
         known_ms = age_ms if age_ms is not None and age_ms <= self._age_max_ms else None
         hints = [_hint(found, now_ms, known_ms, reported_ms) for found in self._found]
+        if self.roles:
+            hints = [_with_role(hint, self.roles.get(hint.node)) for hint in hints]
         return ChannelView(
             self.channel,
             self.table,
@@ -308,6 +326,14 @@ def _hint(
     return ReplicaHint(node, applied_seq, rows, time_ms, batches, role, said_ms_ago)
 
 
+def _with_role(hint: ReplicaHint, role: MemberRole | None) -> ReplicaHint:
+    """A replica that never leads is shown as what it is, unless it says why it serves nothing."""
+    is_plain = role is MemberRole.WITNESS or hint.role in ("", Role.FOLLOWER.value)
+    if role is None or not is_plain:
+        return hint
+    return msgspec.structs.replace(hint, role=role.value)
+
+
 class ChannelViewCache:
     """All channels of the catalog, in its order."""
 
@@ -315,15 +341,16 @@ class ChannelViewCache:
         self._node = node
         self._kept: dict[ChannelId, CachedChannelView] = {}
 
-    def follow(self, channels: Iterable[tuple[ChannelId, str, int, tuple[NodeId, ...]]]) -> None:
-        """The catalog is another: these are its channels, with table, partition and replicas."""
+    def follow(self, channels: Iterable[PlacedChannel]) -> None:
+        """The catalog is another: these are its channels."""
         before = self._kept
         self._kept = {}
-        for channel, table, partition, replicas in channels:
-            kept = before.get(channel)
-            if kept is None or (kept.table, kept.replicas) != (table, replicas):
-                kept = CachedChannelView(self._node, channel, table, partition, replicas)
-            self._kept[channel] = kept
+        for placed in channels:
+            kept = before.get(placed.channel)
+            named = (placed.table, placed.replicas, placed.roles)
+            if kept is None or (kept.table, kept.replicas, kept.roles) != named:
+                kept = CachedChannelView(self._node, *placed)
+            self._kept[placed.channel] = kept
 
     def moved(self, *channels: ChannelId) -> None:
         """Mark these channels: their views may be out of date."""

@@ -91,12 +91,13 @@ class ClusterInfoReport:
         known: Mapping[ChannelId, ChannelView],
     ) -> ChannelInfo:
         leader, term = self._controller.leader_of(channel)
+        roles = dict(self._controller.catalog.roles_of(channel))
         view = known.get(channel)
         # A view of a moment ago may be of other replicas: a table that was made anew, say.
         if view is None or tuple(hint.node for hint in view.replicas) != replicas:
-            return ChannelInfo(channel, replicas, leader, term)
+            return ChannelInfo(channel, replicas, leader, term, roles=roles)
         lags = tuple([hint.lag for hint in view.replicas])
-        return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags)
+        return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags, roles)
 
 
 def _state_of(member: NodeId, catalog: Catalog) -> str:

@@ -66,6 +66,10 @@ class ContentHashes:
         if runner is None:
             self._fail(client, request, UnknownChannelError, "this node does not host the channel")
             return
+        if not runner.has_rows:
+            text = f"the replica of {runner.name} here is a witness and has no rows to be hashed"
+            self._fail(client, request, UnavailableError, text)
+            return
         if runner.unserved_until:
             text = f"channel {runner.name} repeats an apply that a stop interrupted; retry later"
             self._fail(client, request, UnavailableError, text)

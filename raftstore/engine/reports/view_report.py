@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from raftstore.engine.catalog.table_definition import bounds_of
-from raftstore.engine.reports.channel_views import ChannelViewCache
+from raftstore.engine.reports.channel_views import ChannelViewCache, PlacedChannel
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.bounds import UNBOUNDED
 from raftstore.policy.health import HealthState
@@ -119,8 +119,10 @@ class ViewReport:
             clock_skew_ms=health.skew_ms(peer),
         )
 
-    def _channels(self) -> Iterable[tuple[ChannelId, str, int, tuple[NodeId, ...]]]:
+    def _channels(self) -> Iterable[PlacedChannel]:
         catalog = self._node.controller.catalog
         for table in catalog.tables.values():
             for partition, replicas in enumerate(catalog.placement_of(table)):
-                yield channel_id(table.uuid, partition), table.name, partition, tuple(replicas)
+                channel = channel_id(table.uuid, partition)
+                roles = catalog.roles_of(channel)
+                yield PlacedChannel(channel, table.name, partition, tuple(replicas), roles)

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from raftstore.config import RetentionSettings
+from raftstore.core.quorum import rows_seq
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
@@ -46,6 +47,9 @@ DISK_SPACE: Final = "disk_space"
 OLDER_VERSION: Final = "older_version"
 """A node that knows no base: it could neither follow a log that begins behind one nor read its own
 back after a downgrade. Until it is upgraded everything stays."""
+WITNESS: Final = "witness"
+"""Here is a witness: its records are needed until so many voters have them in their tables or logs
+that a quorum has one of these (W6). It is never given up."""
 BASE_SIZE: Final = "base_size"
 """The base would be larger than a log or a message can hold."""
 
@@ -119,6 +123,8 @@ class Floors:
         """Floors of a channel but those of its own table, given up or not."""
         found = [Floor(OLDER_VERSION, name, runner.core.base.seq, None) for name in self.older()]
         found += [*self._slow_replicas(runner), *self._change_readers(runner, now_ms)]
+        if not runner.has_rows:
+            found.append(Floor(WITNESS, "", self._rows_seq(runner), None))
         for source in self.sources:
             found += source(runner)
         self._forget_others(runner.channel, found)
@@ -179,6 +185,21 @@ class Floors:
             if reported is not None and reported.heard_ms is not None:
                 seq = max(seq, reported.applied_seq)  # a leader gets it with each acknowledgement
             yield Floor(SLOW_REPLICA, node_name(node), seq, self._settings.slow_replica_bytes)
+
+    def _rows_seq(self, runner: ChannelRunner) -> Seq:
+        """W6: what a voter with rows has applied it held durably before, and no crash takes it back
+        (S10). What another life of its replica said is not its word (M4). One that is cut off gives
+        way to the configuration before, so all count that may."""
+        known = self._watch.positions.get(runner.channel, NOT_HEARD)
+        lowest = runner.core.last_seq
+        for _, _, config in runner.core.known_configs():
+            held = {
+                node: position.applied_seq
+                for node, position in known.items()
+                if position.replica == config.number_of(node)
+            }
+            lowest = min(lowest, rows_seq(config, held))
+        return lowest
 
     def _change_readers(self, runner: ChannelRunner, now_ms: int) -> Iterator[Floor]:
         for client, seq in self._readers.positions(runner.channel, now_ms):

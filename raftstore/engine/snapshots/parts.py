@@ -49,6 +49,15 @@ class SnapshotParts:
         """Whether the node's version gives tables that it does not lead, and the rest of some."""
         return node in self.nodes_at_level(SNAPSHOT_REST_LEVEL)
 
+    def sources(self, runner: ChannelRunner) -> list[NodeId]:
+        """Replicas to be asked for a table, one after the other: the leader last; no witness."""
+        leader, config = runner.elector.leader, runner.core.config()
+        members = [node for node in config.members if node != leader]
+        found = [node for node in members if self.gives_rest(node)]
+        if leader is not None and self.knows(leader):
+            found.append(leader)
+        return [node for node in found if not config.is_witness(node)]
+
     def send(self, to: NodeId, message: Message) -> None:
         """Send the message, unless the node came back as a version that does not know it since it
         spoke.

@@ -142,7 +142,7 @@ class SnapshotReceiver:
             return
         if is_damaged and runner.elector.role is Role.LEADER:
             return  # reported again when another one leads
-        sources = self._sources(runner)
+        sources = self._parts.sources(runner)
         if not sources or self._is_full():
             self.deadlines.push(channel, now_ms + self._settings.retry_ms)
             return
@@ -188,14 +188,6 @@ class SnapshotReceiver:
             return
         self._turns.pop(channel, None)
         self._abandon(self._begun.pop(channel, None))
-
-    def _sources(self, runner: ChannelRunner) -> list[NodeId]:
-        """Replicas to be asked for a table, one after the other: the leader last."""
-        leader, members = runner.elector.leader, runner.core.config().members
-        found = [node for node in members if node != leader and self._parts.gives_rest(node)]
-        if leader is not None and self._parts.knows(leader):
-            found.append(leader)
-        return found
 
     def _is_full(self) -> bool:
         return len(self.transfers) >= self._settings.fetch_max
@@ -265,7 +257,7 @@ class SnapshotReceiver:
             position = copy.position
             reason = why_no_table(lacking, position, max(lacking.base_seq, lacking.trimmed_to))
             tries = self._turns.get(channel, 0)
-            if reason is None and tries > len(self._sources(transfer.runner)):
+            if reason is None and tries > len(self._parts.sources(transfer.runner)):
                 reason = f"nobody has the rest of the table at {tuple(position)}"
             if reason is None and not self._parts.gives_rest(transfer.source):
                 reason = f"{node_name(transfer.source)} does not know how to go on with a table"
@@ -275,8 +267,13 @@ class SnapshotReceiver:
                 return
             self._begin_anew(transfer, copy, reason)
         have_seq = Seq(0) if lacking.lacks_rows else lacking.applied_seq
-        request = AskReplicaSnapshot(channel, self._new_id(), have_seq, lacking.base_seq)
-        self._ask(transfer, request, now_ms)
+        self._ask(
+            transfer,
+            AskReplicaSnapshot(
+                channel, self._new_id(), have_seq, lacking.base_seq, not transfer.runner.has_rows
+            ),
+            now_ms,
+        )
 
     def _begin_anew(self, transfer: Transfer, copy: TableCopy, reason: str) -> None:
         self._turns.pop(transfer.runner.channel, None)

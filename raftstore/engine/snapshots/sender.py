@@ -19,8 +19,14 @@ from typing import Final
 
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.snapshots.parts import SnapshotParts
-from raftstore.ports.log import BASE_BYTES_MAX
-from raftstore.ports.table_copy import CopyDigest, CopyPage, ResumePoint, digest_of_pairs
+from raftstore.ports.log import BASE_BYTES_MAX, Base
+from raftstore.ports.table_copy import (
+    POSITION_KEY,
+    CopyDigest,
+    CopyPage,
+    ResumePoint,
+    digest_of_pairs,
+)
 from raftstore.ports.tables import Barrier, ReadDone, TableSnapshot
 from raftstore.protocol.replica_snapshots import (
     CHUNKS_AHEAD,
@@ -74,6 +80,8 @@ class Session:
     """What the receiver has already, while it is being compared."""
     is_reading: bool = False
     is_over: bool = False
+    is_without_rows: bool = False
+    """The receiver is a witness: the position is all that it gets."""
     is_handed_on: bool = False
     """Another session reads its snapshot."""
 
@@ -120,7 +128,7 @@ class SnapshotSender:
             if is_older(request.request_id, session.request_id):
                 return  # it asked again since, and this came late
             self._end(session)
-        reason = self._refusal(request.channel)
+        reason = self._table_refusal(request.channel)
         place = sender, request.channel
         opening = self._opening.get(place)
         if opening is not None and is_older(request.request_id, opening.request_id):
@@ -149,13 +157,30 @@ class SnapshotSender:
             return "this replica does not serve the channel now"
         return None
 
+    def _table_refusal(self, channel: ChannelId) -> str | None:
+        refusal, runner = self._refusal(channel), self._channels.get(channel)
+        if refusal is None and runner is not None and not runner.has_rows:
+            return "this replica is a witness and has no rows"  # W7
+        return refusal
+
+    def _why_no_base_for(self, witness: NodeId, channel: ChannelId, base: Base) -> str | None:
+        """W6: a witness that skips records holds them no longer, or never will; so there must be
+        enough voters with rows that do. Only a leader knows."""
+        runner = self._channels[channel]
+        if not runner.core.config().is_witness(witness) or runner.core.rows_seq() >= base.seq:
+            return None
+        return (
+            f"too few voters with rows are known here to hold what is below seq {base.seq}; a "
+            "witness may skip it when they do"
+        )
+
     def _session_of(self, to: NodeId, channel: ChannelId) -> Session | None:
         found = (one for one in self.sessions.values() if (one.to, one.channel) == (to, channel))
         return next(found, None)
 
     def _open(self, sender: NodeId, channel: ChannelId, barrier: Barrier, now_ms: int) -> None:
         request = self._opening.pop((sender, channel))
-        reason = self._refusal(channel)
+        reason = self._table_refusal(channel)
         if reason is None and self._tables.applied_seq(channel) <= request.have_seq:
             reason = f"nothing above seq {request.have_seq} is applied here"
         if reason is not None:
@@ -164,6 +189,7 @@ class SnapshotSender:
         # What this state may have beside it, any later one may: the snapshot is later.
         snapshot = self._tables.snapshot(channel)
         session = self._begin(sender, request, snapshot, barrier.base_max)
+        session.is_without_rows = request.without_rows
         self._touch(session, now_ms)
         self._offer(session)
 
@@ -177,7 +203,7 @@ class SnapshotSender:
                 return
             if is_older(request.request_id, session.request_id):
                 return
-        reason = self._refusal(channel)
+        reason = self._table_refusal(channel)
         state = None
         if session is not None:
             state = self._hand_on(session, position)
@@ -197,7 +223,8 @@ class SnapshotSender:
     def _hand_on(self, session: Session, position: History) -> tuple[TableSnapshot, Seq] | None:
         """End a session, and keep its snapshot if it is of this position: the table may have moved
         on, but what was begun with it is what is needed."""
-        if session.snapshot.applied != position or self._refusal(session.channel) is not None:
+        is_given = session.snapshot.applied == position and not session.is_without_rows
+        if not is_given or self._refusal(session.channel) is not None:
             self._end(session)
             return None
         session.is_handed_on = True
@@ -267,7 +294,7 @@ class SnapshotSender:
 
     def _offer(self, session: Session) -> None:
         position = session.snapshot.applied
-        size = self._tables.table_bytes(session.channel)
+        size = 0 if session.is_without_rows else self._tables.table_bytes(session.channel)
         self._send(
             session.to,
             ReplicaSnapshotOffer(
@@ -327,6 +354,10 @@ class SnapshotSender:
             page = session.snapshot.copy_page(
                 session.starts[number], self._settings.chunk_bytes_max
             )
+            if session.is_without_rows:
+                page = CopyPage(
+                    [pair for pair in page.pairs if pair[0] == POSITION_KEY], more=False
+                )
             if is_first:
                 session.digest.add(page.pairs)
             return partial(self._read_done, session, number, page, digest_of_pairs(page.pairs))
@@ -384,6 +415,8 @@ class SnapshotSender:
         base = self._log.base(request.channel)
         if reason is None and base.seq > request.base_max:
             reason = f"the log here begins behind seq {base.seq}, above {request.base_max}"
+        if reason is None:
+            reason = self._why_no_base_for(sender, request.channel, base)
         if reason is None and len(base.folds) > BASE_BYTES_MAX:
             size = len(base.folds)
             reason = f"the base here takes {size} bytes, messages hold {BASE_BYTES_MAX}"

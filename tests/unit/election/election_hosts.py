@@ -22,6 +22,7 @@ from raftstore.types import (
     ChannelConfig,
     ChannelId,
     History,
+    MemberRole,
     NodeId,
     ReplicaNumber,
     Role,
@@ -100,6 +101,7 @@ class RecordingHost:
     learners: tuple[NodeId, ...] = ()
     number: ReplicaNumber = FOUNDING_NUMBER
     numbers: dict[NodeId, ReplicaNumber] = field(default_factory=dict)
+    member_roles: dict[NodeId, MemberRole] = field(default_factory=dict)
     before: ChannelConfig | None = None
     """The configuration before the newest, which is not known to be committed then."""
     healthy: bool = True
@@ -114,7 +116,7 @@ class RecordingHost:
         return self.end
 
     def config(self) -> ChannelConfig:
-        return ChannelConfig(self.voter_sets, self.learners, self.numbers)
+        return ChannelConfig(self.voter_sets, self.learners, self.numbers, roles=self.member_roles)
 
     def config_before(self) -> ChannelConfig:
         return self.before or self.config()

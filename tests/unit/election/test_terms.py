@@ -7,7 +7,7 @@ import pytest
 from raftstore.election.voting_elector import LEARNER_BACKOFFS
 from raftstore.errors import ElectionError
 from raftstore.protocol.election import PreVote
-from raftstore.types import EMPTY_HISTORY, ChannelConfig, ReplicaNumber, Role, Term
+from raftstore.types import EMPTY_HISTORY, ChannelConfig, MemberRole, ReplicaNumber, Role, Term
 from tests.unit.election.election_hosts import (
     DEFAULT_END,
     SETTINGS,
@@ -342,6 +342,33 @@ def test_learner_with_records_stands_after_all_voters():
     assert elect.role is Role.FOLLOWER
     elect.on_message(C, pre_granted(4), late_ms)
     assert elect.role is Role.CANDIDATE
+
+
+def test_witness_with_records_stands_after_all_voters_with_rows():
+    """W4: it may hold the only copy of a record that a quorum has; nobody asks it to take over."""
+    host = RecordingHost(member_roles={A: MemberRole.WITNESS})
+    elect = elector(host)
+    elect.suspect(0, 0)
+    late_ms = LEARNER_BACKOFFS * SETTINGS.backoff_max_ms
+    elect.poll(late_ms - 1)
+    assert host.take() == []
+    elect.poll(late_ms)
+    assert [to for to, _ in host.sent()] == [B, C]
+    elect.on_message(B, pre_granted(4), late_ms)
+    assert elect.role is Role.CANDIDATE
+    elect.on_message(B, announce(4), late_ms)
+    elect.on_message(B, transfer_now(4), late_ms)
+    assert elect.role is Role.FOLLOWER
+
+
+def test_reader_never_stands():
+    """W5: no voter counts it before it holds a record by which it is none."""
+    host = RecordingHost(voter_sets=((B, C),), learners=(A,), member_roles={A: MemberRole.READER})
+    elect = elector(host)
+    elect.suspect(0, 0)
+    for now in range(0, 20_000, 50):
+        elect.poll(now)
+    assert host.take() == []
 
 
 def test_votes_count_by_the_number_of_the_replica():

@@ -187,6 +187,7 @@ class Bench:
             name=name,
             hole=None,
             table_damage=None,
+            has_rows=True,
             table_settings=DEFAULT_SETTINGS,
             core=SimpleNamespace(
                 base=EMPTY_BASE,

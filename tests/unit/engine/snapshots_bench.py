@@ -190,6 +190,7 @@ class Bench:
             unserved_until=0,
             ignores_peers=False,
             stopped_reason=None,
+            has_rows=True,
             pause=lambda: self.did.append(f"pause {name}"),
             on_broken=lambda reason, now_ms: self.did.append(f"broken: {reason}"),
         )

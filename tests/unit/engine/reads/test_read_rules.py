@@ -283,6 +283,7 @@ def test_rows_that_no_answer_can_carry_are_refused_with_their_number() -> None:
             {"unserved_until": Seq(7)},
             "repeats an apply that a stop of this node interrupted; ask another replica",
         ),
+        ({"has_rows": False}, "is a witness on this node and has no rows; ask another replica"),
     ],
 )
 def test_channel_that_may_not_serve_says_why(changes: dict[str, Any], reason: str) -> None:
@@ -291,6 +292,7 @@ def test_channel_that_may_not_serve_says_why(changes: dict[str, Any], reason: st
         "name": "t/0",
         "stopped_reason": None,
         "table_damage": None,
+        "has_rows": True,
         "elector": SimpleNamespace(role=Role.FOLLOWER),
         "core": SimpleNamespace(is_disputed=False, is_recovering=False),
         "unserved_until": Seq(0),
@@ -306,6 +308,7 @@ def test_leader_with_a_damaged_table_serves_until_another_one_leads() -> None:
         name="t/0",
         stopped_reason=None,
         table_damage="a block",
+        has_rows=True,
         elector=SimpleNamespace(role=Role.LEADER),
         core=SimpleNamespace(is_disputed=False, is_recovering=False),
         unserved_until=Seq(0),

@@ -35,6 +35,7 @@ class Runner:
         self.table_settings = DEFAULT_SETTINGS
         self.stopped_reason: str | None = None
         self.table_damage: str | None = None
+        self.has_rows = True
         self.unserved_until = 0
         self.is_reopened = False
         self.leader_info_heard_ms: int | None = 0

@@ -16,7 +16,7 @@ from raftstore.config import HeartbeatSettings, LagSettings
 from raftstore.core.progress import ProgressView
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.lag_reports import LagReports
-from raftstore.engine.reports.channel_views import ChannelViewCache, _Found, _hint
+from raftstore.engine.reports.channel_views import ChannelViewCache, PlacedChannel, _Found, _hint
 from raftstore.protocol.admin import ChannelView, ReplicaHint
 from raftstore.protocol.node import ChannelPosition
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term
@@ -69,6 +69,7 @@ class World:
             name="t/5",
             stopped_reason=None,
             table_damage=None,
+            has_rows=True,
             unserved_until=0,
             core=self.core,
             elector=SimpleNamespace(role=role, leader=leader, term=Term(4)),
@@ -91,7 +92,7 @@ class World:
             channels={} if role is None else {CHANNEL: self.runner},
         )
         self.cache = ChannelViewCache(cast(Any, node))
-        self.cache.follow([(CHANNEL, "t", 5, (ME, SECOND, THIRD))])
+        self.cache.follow([PlacedChannel(CHANNEL, "t", 5, (ME, SECOND, THIRD))])
 
     def _applied_seq(self, channel: ChannelId) -> Seq:
         assert channel == CHANNEL
@@ -448,7 +449,7 @@ def test_catalog_that_changed_keeps_what_it_did_not_change(
     world = following()
     assert world.view().end_seq == 100
     world.known_commit = Seq(105)
-    world.cache.follow([(CHANNEL, table, 5, replicas)])
+    world.cache.follow([PlacedChannel(CHANNEL, table, 5, replicas)])
     view = world.view()
     assert (view.table, view.end_seq) == (table, 100 if is_kept else 105)
     assert tuple(hint.node for hint in view.replicas) == replicas

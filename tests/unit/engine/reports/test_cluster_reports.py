@@ -76,6 +76,7 @@ class Bench:
             draining={TWO},
             nodes={node_name(ME): NodeEntry(ME, "a:1"), node_name(TWO): NodeEntry(TWO, "c:1")},
             placement_of=lambda table: table.placement,
+            roles_of=lambda _: {},
         )
         self.controller = SimpleNamespace(
             catalog=catalog,
@@ -290,7 +291,7 @@ def test_kept_channels_follow_the_catalog() -> None:
     report, kept = kept_report(bench)
     for now_ms in (0, VIEW_KEPT_MS):
         report.channels(now_ms)
-    followed = ("follow", (FIRST, "t", 0, (ME, ONE)), (SECOND, "t", 1, (ONE, TWO)))
+    followed = ("follow", (FIRST, "t", 0, (ME, ONE), {}), (SECOND, "t", 1, (ONE, TWO), {}))
     assert kept.calls == [followed, ("views", 0), ("views", VIEW_KEPT_MS)]
     kept.calls.clear()
     bench.controller.catalog = SimpleNamespace(version=13, tables={}, seqs={})

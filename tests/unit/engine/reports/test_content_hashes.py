@@ -28,6 +28,7 @@ class Bench:
             channel: SimpleNamespace(
                 name=f"t/{number}",
                 unserved_until=0,
+                has_rows=True,
                 is_reopened=False,
                 elector=SimpleNamespace(term=Term(7)),
             )

@@ -48,6 +48,7 @@ class Bench:
             channel=CHANNEL,
             core=core,
             table_damage=None,
+            has_rows=True,
             elector=SimpleNamespace(role=Role.LEADER),
         )
         me: Any = self
