@@ -1,0 +1,166 @@
+"""Witnesses in a calm simulated cluster: they vote and keep the log, and have no rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftstore.engine.retention.floors import WITNESS
+from raftstore.protocol.admin import ContentHash
+from raftstore.protocol.message import Done, Failed, Request
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.reads import Get
+from raftstore.rows.sealing import seal
+from raftstore.testing.sim_node import SimNode
+from raftstore.types import Level, MemberRole, node_name
+from tests.unit.engine.catalog.replica_world import World
+from tests.unit.engine.engine_world import ask, publish, run
+
+KEY = b"key"
+
+
+def with_witness() -> tuple[World, SimNode]:
+    """Two voters with rows, one of which leads, and a witness in the place of the third."""
+    world = World()
+    gone = next(node for node in world.members if node != world.leader.node)
+    wanted = tuple(world.stranger if node == gone else node for node in world.members)
+    names = tuple(map(node_name, wanted))
+    put(world, 1)
+    answer = world.order(*names, witnesses=(node_name(world.stranger),))
+    assert isinstance(answer, Done), answer
+    run(world.cluster, 20_000)
+    config = world.seen().config
+    assert config.role_of(world.stranger) is MemberRole.WITNESS
+    assert set(config.voters) == set(wanted)
+    assert config.ended
+    return world, world.cluster.nodes[world.stranger]
+
+
+def put(world: World, counter: int, size: int = 1) -> None:
+    """The row's next value, acknowledged."""
+    payload = encode_rows([(KEY, seal(KEY, b"%d" % counter * size))])
+    message = publish(world.cluster, world.leader, world.channel, counter, payload)
+    answers = ask(world.cluster, world.leader, message)
+    run(world.cluster, 2_000)
+    assert len(answers) == 1, answers
+
+
+def asked(world: World, node: SimNode, request: Request) -> Any:
+    """The node's answer."""
+    answers = ask(world.cluster, node, request)
+    run(world.cluster, 2_000)
+    (answer,) = answers
+    return answer
+
+
+def runner_of(world: World, node: SimNode) -> Any:
+    """The channel at the node."""
+    return node.runner.channels[world.channel]
+
+
+def get(world: World, node: SimNode) -> Any:
+    """A read of the least level."""
+    return asked(world, node, Get(1, world.channel, (KEY,), Level.ANY.value, None, 0, 1_000))
+
+
+def other_of(world: World, witness: SimNode) -> SimNode:
+    """The voter with rows that does not lead."""
+    config = world.seen().config
+    names = [n for n in config.voters if n not in (witness.node, world.leader.node)]
+    return world.cluster.nodes[names[0]]
+
+
+def test_witness_has_the_log_and_no_rows() -> None:
+    """W7: it acknowledges, and refuses whatever needs a row."""
+    world, witness = with_witness()
+    for counter in range(2, 6):
+        put(world, counter)
+    runner = runner_of(world, witness)
+    assert runner.core.commit_seq == runner_of(world, world.leader).core.commit_seq
+    assert runner.parts.tables.applied_seq(world.channel) == runner.core.commit_seq
+    assert not runner.parts.tables.scan(world.channel, b"", b"\xff", 10).rows
+    for request in (
+        Get(1, world.channel, (KEY,), Level.ANY.value, None, 0, 1_000),
+        ContentHash(1, world.channel),
+    ):
+        answer = asked(world, witness, request)
+        assert isinstance(answer, Failed)
+        assert "witness" in answer.message
+
+
+def test_witness_makes_the_quorum_and_gives_back_what_it_acknowledged() -> None:
+    """W4: what leader and witness committed survives the leader: the witness stands last, brings
+    the other voter up to date and has it lead."""
+    world, witness = with_witness()
+    leader, late = world.leader, other_of(world, witness)
+    late.crash("to be late")
+    put(world, 2)
+    put(world, 3)
+    leader.crash("for good")
+    late.boot()
+    run(world.cluster, 30_000)
+    assert world.leader is late
+    assert b"3" in get(world, late).values[0]
+    put(world, 4)
+    leader.boot()
+    run(world.cluster, 10_000)
+    assert b"4" in get(world, late).values[0]
+
+
+def test_witness_keeps_records_until_voters_with_rows_have_them() -> None:
+    """W6: its log is the second copy of what a late voter lacks, and no bound gives it up."""
+    world, witness = with_witness()
+    late = other_of(world, witness)
+    late.crash("to be late")
+    put(world, 2)
+    at = runner_of(world, witness).core.commit_seq
+    floors = witness.runner.retention.floors
+    runner = runner_of(world, witness)
+    (floor,) = [f for f in floors.of(runner, 0) if f.name == WITNESS]
+    assert floor.seq < at
+    assert floor.bytes_max is None
+    late.boot()
+    run(world.cluster, 5_000)
+    runner = runner_of(world, witness)
+    (floor,) = [f for f in floors.of(runner, 0) if f.name == WITNESS]
+    assert floor.seq == runner.core.commit_seq
+    # A voter with rows keeps none for that reason.
+    own = world.leader.runner.retention.floors.of(runner_of(world, world.leader), 0)
+    assert not [f for f in own if f.name == WITNESS]
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_witness_survives_a_restart(is_down: bool) -> None:
+    """It is opened as what its log says that it is."""
+    world, witness = with_witness()
+    witness.crash("a restart")
+    if is_down:
+        put(world, 2)
+    witness.boot()
+    run(world.cluster, 5_000)
+    runner = runner_of(world, witness)
+    assert not runner.has_rows
+    assert not runner.core.is_recovering
+    assert runner.core.commit_seq == runner_of(world, world.leader).core.commit_seq
+
+
+def test_orders_that_would_lean_on_witnesses_are_refused() -> None:
+    """W1, W3: with the value and the remedy, and nothing is half done."""
+    world = World()
+    names = tuple(map(node_name, world.members))
+    stranger = node_name(world.stranger)
+    for answer, text in (
+        (world.order(names[0], stranger, witnesses=(stranger,)), "1 of 2 voters would be witn"),
+        (world.order(*names, witnesses=names[:1]), "has the rows and cannot become a witness"),
+        (world.order(*names, witnesses=(stranger,)), "is to be a witness and no voter"),
+    ):
+        assert isinstance(answer, Failed), answer
+        assert (answer.code, text in answer.message) == ("schema", True)
+    world, witness = with_witness()
+    others = [node_name(n) for n in world.seen().config.voters if n != witness.node]
+    answer = world.order(*others, learners=(stranger,), order=b"r" * 16)
+    assert (answer.code, "is a witness without rows" in answer.message) == ("schema", True)
+    assert isinstance(world.order(*others, order=b"s" * 16), Done)
+    run(world.cluster, 20_000)
+    assert witness.node not in world.hosts()
