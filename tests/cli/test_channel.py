@@ -51,7 +51,7 @@ class FakeClient:
         if name != "orders":
             raise UnknownTableError(f"there is no table {name!r}")
         replicas = tuple(NodeId(f"{node}@00") for node in self._told)
-        placed = SimpleNamespace(replicas=replicas, channel=b"\1" * 18)
+        placed = SimpleNamespace(replicas=replicas, channel=b"\1" * 18, roles={})
         return SimpleNamespace(
             name=name, partitions=1, channels=(placed,), key_columns=("id",), schema_json=""
         )

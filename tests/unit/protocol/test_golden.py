@@ -68,13 +68,19 @@ def told(value: Any) -> str:
         parts = (
             f"{field.name}={told(getattr(value, field.name))}"
             for field in msgspec.structs.fields(value)
-            if getattr(value, field.name) != field.default
+            if getattr(value, field.name) != default_of(field)
         )
         return f"{type(value).__name__}({', '.join(parts)})"
     if type(value) is tuple:
         inner = ", ".join(told(each) for each in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     return repr(value)
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    """What old bytes say of a field that they do not have."""
+    factory = field.default_factory
+    return field.default if factory is msgspec.NODEFAULT else factory()
 
 
 def extends(now: Any, written: Any) -> bool:
