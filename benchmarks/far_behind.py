@@ -4,7 +4,8 @@ First from the logs of the others (the default settings keep them for it), then 
 there the logs were trimmed and the node's tables are empty. It is back when each of its channels
 follows in the mode ``steady``, less than half a second of writes behind. The same rows sent through
 a socket into one plain LevelDB say what copying them takes without replication. Beside it: writers'
-rate, failed calls, time of writes and gets before and meanwhile, and the memory of all nodes.
+rate, failed calls, time of writes and gets before and meanwhile, and the memory of all nodes: their
+own, and with the table files that LevelDB has mapped, which the kernel takes back when it likes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 import plyvel
@@ -62,6 +63,26 @@ TRIMMED: Final = {
 }
 WAYS: Final[Mapping[str, Mapping[str, str]]] = {"its log": {}, "copied tables": TRIMMED}
 """How the node gets what it missed -> settings of all nodes that lead to it."""
+
+
+class Memory(NamedTuple):
+    """MiB of a process that are in memory."""
+
+    own: float
+    resident: float
+    """With mapped files: of table files that were read, the kernel has those pages anyway."""
+
+    def most(self, other: Memory) -> Memory:
+        """The greater of each."""
+        return Memory(max(self.own, other.own), max(self.resident, other.resident))
+
+    def own_above(self, other: Memory) -> int:
+        """How much more of its own."""
+        return round(self.own - other.own)
+
+    def above(self, other: Memory) -> int:
+        """How much more in all."""
+        return round(self.resident - other.resident)
 
 
 @dataclass(slots=True)
@@ -105,7 +126,7 @@ class _Return:
         self._rows = rows
         self._rng = random.Random(1)
         self._seen = Seen()
-        self._memory: dict[str, float] = {}
+        self._memory: dict[str, Memory] = {}
         self._known = [self._rng.randbytes(KEY_BYTES) for _ in range(CHUNK_ROWS)]
 
     async def measure(self) -> dict[str, Any]:
@@ -114,10 +135,10 @@ class _Return:
             self._table = client.table(TABLE)
             await self._table.put_many(self._chunk(self._known))
             await self._until(client, self._is_back)
-            idle = self._mib(AWAY)
+            idle = self._memory_of(AWAY)
             self._cluster.kill(AWAY)
             await self._load()
-            idle_others = {name: self._mib(name) for name in NAMES if name != AWAY}
+            idle_others = {name: self._memory_of(name) for name in NAMES if name != AWAY}
             async with self._clients():
                 await asyncio.sleep(CALM_S / 5)
                 calm, calm_s = await self._span(asyncio.sleep(CALM_S))
@@ -136,9 +157,13 @@ class _Return:
                 _p99(meanwhile.writes_ms),
             ),
             "gets, p99 ms before, meanwhile": (_p99(calm.gets_ms), _p99(meanwhile.gets_ms)),
-            f"MiB of {AWAY} above idle, goal {GOAL_MIB}": round(self._memory[AWAY] - idle),
+            f"MiB of {AWAY} above idle, goal {GOAL_MIB}": self._memory[AWAY].own_above(idle),
+            f"MiB of {AWAY} above idle, mapped files too": self._memory[AWAY].above(idle),
             f"MiB of the others above what they had, goal {GOAL_MIB}": [
-                round(self._memory[name] - had) for name, had in idle_others.items()
+                self._memory[name].own_above(had) for name, had in idle_others.items()
+            ],
+            "MiB of the others above what they had, mapped files too": [
+                self._memory[name].above(had) for name, had in idle_others.items()
             ],
         }
 
@@ -199,7 +224,8 @@ class _Return:
     async def _watch(self) -> None:
         while True:
             for name in self._cluster.running():
-                self._memory[name] = max(self._memory.get(name, 0.0), self._mib(name))
+                now = self._memory_of(name)
+                self._memory[name] = now.most(self._memory.get(name, now))
             await asyncio.sleep(LOOK_S)
 
     # --- what became of it ------------------------------------------------------------------------
@@ -233,11 +259,13 @@ class _Return:
             and behind < NEAR_ROWS
         )
 
-    def _mib(self, name: str) -> float:
+    def _memory_of(self, name: str) -> Memory:
         statm = Path(f"/proc/{self._cluster.pid(name)}/statm")
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            return int(statm.read_text().split()[1]) * PAGE_BYTES / (1 << 20)
-        return 0.0
+            _, resident, of_files, *_ = map(int, statm.read_text().split())
+            mib = PAGE_BYTES / (1 << 20)
+            return Memory((resident - of_files) * mib, resident * mib)
+        return Memory(0.0, 0.0)
 
 
 def _channels(status: ClusterStatus, name: str) -> list[dict[str, Any]]:
