@@ -13,10 +13,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from raftstore import faults
-from raftstore.config import StorageSettings
+from raftstore.config import MIB, StorageSettings
 from raftstore.errors import CorruptRecordError
 from raftstore.ports.table_copy import CopyDigest, Pair, ResumePoint
 from raftstore.storage.files import FileOps, persisting
@@ -31,6 +31,11 @@ from raftstore.storage.tables.leveldb_database import (
     translate,
 )
 from raftstore.types import EMPTY_HISTORY, ChannelId, History
+
+FILLING_BUFFER_BYTES_MAX: Final = 4 * MIB
+"""Memory table of a copy while it is filled, beside those of all channels. Keys come in order, so
+its files are never merged and a larger one would gain nothing; the table has its share from when it
+is opened anew."""
 
 
 class LevelDbCopy:
@@ -72,7 +77,10 @@ class LevelDbCopy:
             raise translate(error) from error
 
     def _create(self) -> None:
-        self.source = create(self.path, self._settings, self._share)
+        share = self._share._replace(
+            write_buffer_bytes=min(self._share.write_buffer_bytes, FILLING_BUFFER_BYTES_MAX)
+        )
+        self.source = create(self.path, self._settings, share)
         with persisting(self.path, "beginning a copied table"):
             content = encode_complete(self.channel, self.position)
             self._ops.create_file(self.path / BEGUN_NAME, content)

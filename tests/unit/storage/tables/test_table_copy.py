@@ -159,6 +159,29 @@ def test_database_that_was_filled_is_waited_for_before_it_is_closed(
     assert copy.found()[1] == len(PAIRS)
 
 
+def test_copy_has_a_small_memory_table_while_it_is_filled(
+    copy: LevelDbCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies come beside the tables of all channels, which have all the memory there is for them;
+    from when it is opened anew the copy has the share of its channel."""
+    full = copy._share = copy._share._replace(write_buffer_bytes=16 << 20)
+    given = dict[str, Any]()
+    for name in ("create", "open_checked"):
+        real = getattr(module, name)
+
+        def noting(
+            path: Path, settings: Any, share: Any, name: str = name, real: Any = real
+        ) -> Any:
+            given[name] = share
+            return real(path, settings, share)
+
+        monkeypatch.setattr(module, name, noting)
+    copy.write(PAIRS)
+    copy.finish()
+    small = full._replace(write_buffer_bytes=module.FILLING_BUFFER_BYTES_MAX)
+    assert given == {"create": small, "open_checked": full}
+
+
 class Broken:
     """A database of which every call fails."""
 
