@@ -133,7 +133,8 @@ class OverloadedError(RequestError):
 
 class NoSpaceError(RequestError):
     """The disk of the leader's node is nearly full: it takes no new writes before there is space,
-    and gives its leadership to a replica that has some."""
+    and gives its leadership to a replica that has some. Or those of so many others are that no
+    majority would store the write."""
 
     code = "no_space"
     retriable = True

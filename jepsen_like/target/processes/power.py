@@ -58,7 +58,8 @@ class Disks:
                 image = self._image(name)
                 with image.open("wb") as file:
                     file.truncate(IMAGE_BYTES)
-                _run("mkfs.ext4", "-q", "-F", str(image))
+                # None for root: what a node may write has to be what it is shown to be free.
+                _run("mkfs.ext4", "-q", "-F", "-m", "0", str(image))
                 mount.mkdir(parents=True, exist_ok=True)
                 self._mount(name)
         except BaseException:
