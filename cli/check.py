@@ -25,6 +25,8 @@ LINE_MAX: Final = 160
 """Characters of the text of the first line: monitors show it in a table, or send it."""
 UNEVEN_MS_MAX: Final = 60_000
 """Leaders are even again within this."""
+LOST_MS: Final = 600_000
+"""A node that is down for so long may not come back; before that a hint would be noise."""
 REASONS_MAX: Final = 20
 """More of them are only counted."""
 
@@ -178,6 +180,7 @@ def judge_cluster_and_disks(view: ClusterViewAnswer, client: Any) -> Verdict:
     verdict = judge_cluster(view)
     nodes = client.cluster_status().nodes
     verdict.warnings += troubled_disks(nodes)
+    verdict.warnings += lost_nodes(view)
     verdict.warnings += uneven_leaders(view, nodes)
     return verdict
 
@@ -203,6 +206,25 @@ def uneven_leaders(view: ClusterViewAnswer, nodes: Iterable[NodeStatus]) -> list
                 "leader_move_failed lists why"
             ]
     return []
+
+
+def lost_nodes(view: ClusterViewAnswer) -> list[str]:
+    """One sentence for each node that has been down for long and has replicas: what to do."""
+    found: list[str] = []
+    for node in view.nodes:
+        silent_ms = node.last_heard_ms_ago
+        held = sum(
+            hint.node == node.node for channel in view.channels for hint in channel.replicas
+        )
+        if node.state != "down" or silent_ms is None or silent_ms < LOST_MS or not held:
+            continue
+        name = node_name(node.node)
+        found.append(
+            f"{name} has been down for {silent_ms // 1000} s and has {held} replicas; if it is "
+            f"lost: raftstore cluster tag {name} permanent_offline, then raftstore rebalance start "
+            "(replica.replace_after_ms does it by itself)"
+        )
+    return found
 
 
 def troubled_disks(nodes: Iterable[NodeStatus]) -> list[str]:

@@ -8,8 +8,10 @@ import click
 import msgspec
 
 from raftstore.cli.common import Context, pass_context
+from raftstore.client.rebalancing import NO_TAG, TAGS
 from raftstore.errors import ArgumentError
 from raftstore.node.units import parse_duration_ms
+from raftstore.protocol.rebalance import NodeTag
 
 
 @click.group()
@@ -121,6 +123,30 @@ def remove(context: Context, *, name: str) -> None:
     with context.connect() as client:
         client.remove_node(name)
     context.say(f"{name} has left the cluster; its data directory may be removed")
+
+
+@cluster.command()
+@click.argument("name")
+@click.argument("what", type=click.Choice(TAGS))
+@pass_context
+def tag(context: Context, *, name: str, what: str) -> None:
+    """Say what becomes of a node soon, for `raftstore rebalance` and for new tables.
+
+    permanent_offline: it goes, or is gone: the next rebalance moves all of its replicas away.
+    temporary_offline: it is away for a while: nothing goes there, and what it holds stays.
+    none: it is a node like the others again.
+
+    
+    Example:
+      raftstore cluster tag n3 permanent_offline
+      raftstore rebalance start
+    """
+    with context.connect() as client:
+        client.tag_node(name, what)
+    if what == NodeTag.PERMANENT_OFFLINE:
+        context.say(f"`raftstore rebalance start` moves the replicas of {name} to other nodes")
+    else:
+        context.say(f"{name} is tagged {what}" if what != NO_TAG else f"{name} has no tag")
 
 
 class _Row(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import click
 from raftstore import Client
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_UNAVAILABLE
+from raftstore.cli.replica_moves import cancel, plan, start, status, throttle
 from raftstore.client.results import NodeStatus
 from raftstore.errors import RaftstoreError
 from raftstore.policy.leader_balance import LeaderPlan
@@ -26,7 +27,11 @@ PLANNED: Final = "planned"
 
 @click.group()
 def rebalance() -> None:
-    """Make even what the nodes of the cluster do."""
+    """Make even what the nodes of the cluster hold, and what they do."""
+
+
+for _command in (plan, start, status, cancel, throttle):
+    rebalance.add_command(_command)
 
 
 @rebalance.command("leaders")

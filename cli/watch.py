@@ -16,9 +16,15 @@ INTERVAL_S: Final = 2.0
 
 
 def watched(
-    context: Context, look: Callable[[], T], show: Callable[[T], None], *, again: bool
+    context: Context,
+    look: Callable[[], T],
+    show: Callable[[T], None],
+    *,
+    again: bool,
+    until: Callable[[T], bool] = lambda _: False,
 ) -> None:
-    """Show what ``look`` returns, with ``again`` every two seconds until Ctrl-C.
+    """Show what ``look`` returns, with ``again`` every two seconds until Ctrl-C, or what is shown
+    is the last of it.
 
     The first look fails as any command does. Later ones are reported and tried again: who watches a
     cluster wants to see it come back.
@@ -29,7 +35,7 @@ def watched(
             click.clear()
             click.echo(f"{now_text()}  (every {INTERVAL_S:g} s, Ctrl-C ends it)\n")
         show(found)
-        if not again:
+        if not again or until(found):
             return
         found = _next(context, look)
 

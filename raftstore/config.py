@@ -508,6 +508,20 @@ class RebalanceSettings:
     respect_ms: int = 600_000
     """So long a leadership stays that was taken from a node that was up, as by `raftstore channel
     step-down`, and that node is given no other one, unless a node comes or goes meanwhile."""
+    stuck_ms: int = 600_000
+    """A move of a replica (`raftstore rebalance start`) of which nothing has changed for so long,
+    no state, no byte of the copy and no record, is given up as TIMEOUT."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """Replicas whose nodes are gone. The setting of the node that leads the metadata channel
+    counts, so all nodes should have the same."""
+
+    replace_after_ms: int = 0
+    """A node that is down for so long is taken for lost: its replicas are made anew on the other
+    nodes, until it comes back. 0: never by itself; `raftstore check cluster` says what to do. Each
+    is a copy of a table, so it should be longer than a restart, an upgrade or a repair takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,5 +599,6 @@ class NodeSettings:
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     rebalance: RebalanceSettings = field(default_factory=RebalanceSettings)
+    replica: ReplicaSettings = field(default_factory=ReplicaSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

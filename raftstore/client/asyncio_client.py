@@ -47,6 +47,7 @@ from raftstore.client.members import (
 )
 from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.read_spec import CountOptions, ReadOptions, spec_of
+from raftstore.client.rebalancing import RebalanceProposal, RebalanceStatus, Rebalancing
 from raftstore.client.replicas import ReplicaChange, ReplicaOrders
 from raftstore.client.requests.leader_requests import LeaderRequests
 from raftstore.client.results import (
@@ -111,6 +112,7 @@ class AsyncClient:
         self._admin = Admin(self._context, leaders, self._channel_reads)
         self._members = Members(self._context, leaders)
         self._replicas = ReplicaOrders(self._context, leaders)
+        self._rebalancing = Rebalancing(self._context, leaders)
         self._metadata = Metadata(self._context)
         self._listeners = Listeners(topology)
         self._write_outcomes = WriteOutcomeQueries(self._context, leaders)
@@ -530,6 +532,40 @@ class AsyncClient:
     async def replicas(self, *, timeout: float | None = None) -> tuple[ReplicaChange, ...]:
         """Return every channel with its replicas, and the orders for others."""
         return await self._replicas.list(self._context.deadline_ms(timeout))
+
+    async def plan_rebalance(self, *, timeout: float | None = None) -> RebalanceProposal:
+        """Plan which replicas should move so that nodes hold even shares; nothing is moved."""
+        return await self._rebalancing.plan(self._context.deadline_ms(timeout))
+
+    async def start_rebalance(
+        self, plan: RebalanceProposal, *, reason: str | None = None, timeout: float | None = None
+    ) -> int:
+        """Begin the moves of a plan; returns the number of the rebalance. Raises ChangePendingError
+        while another one is open, or where the plan is not of the present replicas any more."""
+        words = "" if reason is None else text("reason", reason)
+        return await self._rebalancing.start(plan, words, self._context.deadline_ms(timeout))
+
+    async def rebalance_status(self, *, timeout: float | None = None) -> RebalanceStatus:
+        """Return how far the open rebalance is, or how the last one ended."""
+        return await self._rebalancing.status(self._context.deadline_ms(timeout))
+
+    async def cancel_rebalance(self, number: int = 0, *, timeout: float | None = None) -> None:
+        """Begin no further move, and end those under way where they are. 0: of the open one.
+
+        Raises ChangeDoneError when it is not open, or is being cancelled already.
+        """
+        chosen = whole("number", number, 0)
+        await self._rebalancing.cancel(chosen, self._context.deadline_ms(timeout))
+
+    async def throttle_copies(self, bytes_per_s: int, *, timeout: float | None = None) -> None:
+        """Let each node send so many bytes of tables a second at most; 0: as it is set."""
+        most = whole("bytes_per_s", bytes_per_s, 0)
+        await self._rebalancing.throttle(most, self._context.deadline_ms(timeout))
+
+    async def tag_node(self, node: str, tag: str, *, timeout: float | None = None) -> None:
+        """Tag a node ``permanent_offline`` or ``temporary_offline``; ``none`` takes it away."""
+        deadline_ms = self._context.deadline_ms(timeout)
+        await self._rebalancing.tag(text("node", node), text("tag", tag), deadline_ms)
 
     async def step_down(
         self, channel: str, *, target: str | None = None, timeout: float | None = None

@@ -39,7 +39,8 @@ class ClusterMember:
     up: bool
     """As seen by the node that answered."""
     state: str
-    """``active``, or ``draining``: no replica is placed there any more."""
+    """``active``; ``draining``: no replica is placed there any more; or the tag of the node
+    (``raftstore cluster tag``)."""
     catalog: str
     """``voter``, ``learner``, or empty: its part in the metadata channel."""
     replicas: int

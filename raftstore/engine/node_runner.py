@@ -210,13 +210,7 @@ class NodeRunner:
         )
         self.registry = ChannelRegistry(parts, self.channels)
         self.controller = controller = CatalogController(
-            identity,
-            parts,
-            self.registry,
-            self.watch,
-            self.levels,
-            self._proposals,
-            self.answers,
+            identity, parts, self.registry, self.watch, self.levels, self._proposals, self.answers
         )
         self.leaders = Leaders(
             LeaderParts(parts, self.channels, controller, self.watch, self.levels, self.drain)
@@ -306,8 +300,10 @@ class NodeRunner:
                 int.from_bytes(self.identity.boot_id[:8], "big") >> 2,
                 self.space.shortage,
                 self.catch_ups,
+                lambda: self.controller.catalog.rebalance.throttle,
             )
         )
+        self.controller.copy_reports.taken = self.snapshots.receiver.transfers
 
     def _connect(self, notices: ChannelNotices[ChannelRunner]) -> None:
         """Name the parts that are notified of what happens to channels, in this order."""
@@ -484,7 +480,7 @@ class NodeRunner:
             self.watch.on_message(sender, message, arrived_ms, now_ms)
             or self.retention.on_message(sender, message)
             or self.leaders.on_message(sender, message, now_ms)
-            or self.controller.config_reports.on_message(message, now_ms)
+            or self.controller.on_message(sender, message, now_ms)
         ):
             self.repairs.on_message(sender, message, now_ms)
         self._after()

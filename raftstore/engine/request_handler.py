@@ -12,6 +12,7 @@ from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.reports.events import EVENTS_MAX
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.reports.node_reports import NodeReports
+from raftstore.engine.reports.table_sizes import table_sizes
 from raftstore.errors import (
     LeadershipLostError,
     NotLeaderError,
@@ -44,9 +45,9 @@ from raftstore.protocol.admin import (
 from raftstore.protocol.members import AskJoin, Drain, Join, MakeTicket, Retire
 from raftstore.protocol.message import Done, failed
 from raftstore.protocol.publish import PubMsg, PubReject
+from raftstore.protocol.rebalance import AskTableSizes, RebalanceRequest
 from raftstore.protocol.replica_checks import HashHistory, HashRange, PinState, RowExpiries
-from raftstore.protocol.replica_orders import AskOrders, CancelOrder, OrderReplicas
-from raftstore.protocol.requests import ClientRequest
+from raftstore.protocol.requests import ClientRequest, OrderRequest
 from raftstore.types import SEQ_MAX, ChannelId, NodeId, RecordKind, Role, Seq, channel_id
 
 
@@ -63,6 +64,7 @@ class RequestHandler:
         reports: NodeReports,
         tell: Tell,
     ) -> None:
+        self._parts = parts
         self._me = parts.me
         self._channels = parts.channels
         self._controller = parts.controller
@@ -143,8 +145,8 @@ class RequestHandler:
                 self._checks.on_request(client, message, now_ms)
             case MakeTicket() | AskJoin() | Join() | Drain() | Retire():
                 self._controller.node_commands.on_request(client, message, now_ms)
-            case OrderReplicas() | CancelOrder() | AskOrders():
-                self._controller.replica_commands.on_request(client, message, now_ms)
+            case _ if isinstance(message, OrderRequest | RebalanceRequest):
+                self._on_replicas(client, message, now_ms)
             case _:
                 kind = type(message).__name__
                 self._tell("unexpected_message", client=client, kind=kind)
@@ -154,6 +156,17 @@ class RequestHandler:
                 self._answers.answer(
                     client, failed(message.request_id, UnsupportedRequestError, text)
                 )
+
+    def _on_replicas(
+        self, client: int, message: OrderRequest | RebalanceRequest, now_ms: int
+    ) -> None:
+        """About the replicas of channels: where they are, and where they shall be."""
+        if isinstance(message, AskTableSizes):
+            self._answers.answer(client, table_sizes(self._parts, message))
+        elif isinstance(message, OrderRequest):
+            self._controller.replica_commands.on_request(client, message, now_ms)
+        else:
+            self._controller.rebalance_commands.on_request(client, message, now_ms)
 
     def _refuse_stranger(self, client: int, message: PubMsg) -> None:
         """A write for a channel that is not here; other replicas' copies are not answered."""

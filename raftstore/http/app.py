@@ -30,6 +30,7 @@ from raftstore.http.openapi import document
 from raftstore.http.origins import Origins
 from raftstore.http.queries import Timed, duration_ms, parse_parameters
 from raftstore.http.ready import ROUTES as READY_ROUTES
+from raftstore.http.rebalance_routes import ROUTES as REBALANCE_ROUTES
 from raftstore.http.routes import JSON, Answer, Call, Route
 from raftstore.http.row_routes import ROUTES as ROW_ROUTES
 from raftstore.http.table_routes import ROUTES as TABLE_ROUTES
@@ -54,6 +55,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *TABLE_ROUTES,
     *INSIGHT_ROUTES,
     *CLUSTER_ROUTES,
+    *REBALANCE_ROUTES,
     *READY_ROUTES,
     *METRICS_ROUTES,
     Route(

@@ -90,6 +90,11 @@ HELP: Final = {
     "moved so that leaders are even.",
     "raftstore_leader_moves_failed": "Such moves that were refused, or came to nothing.",
     "raftstore_leader_moves_left": "Such moves that are planned and not begun.",
+    "raftstore_replica_moves": "Moves of replicas (`raftstore rebalance`) that were completed "
+    "while this node led the metadata channel.",
+    "raftstore_replica_moves_failed": "Such moves that ended as FAILED or TIMEOUT.",
+    "raftstore_replica_moves_left": "Such moves of the open rebalance that have not ended, at the "
+    "node that leads the metadata channel.",
     "raftstore_rows_expired": "Rows whose lifetime was over, by the records of leaders here.",
     "raftstore_divergences": "Replicas whose history was another than a quorum's, as found here.",
     "raftstore_replicas_healed": "Replicas here that were quarantined, and are whole again.",

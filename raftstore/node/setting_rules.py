@@ -95,6 +95,8 @@ SPECIAL_RANGES: Final = {
     "rebalance.moves_max": Range(1, 64),
     "rebalance.calm_ms": Range(1_000, 3_600_000),
     "rebalance.respect_ms": Range(0, 7 * DAY_MS),
+    "rebalance.stuck_ms": Range(10_000, 7 * DAY_MS),
+    "replica.replace_after_ms": Range(0, 30 * DAY_MS),
     "retention.age_ms": Range(0, 366 * DAY_MS),
     "retention.channel_bytes": Range(1 * MIB, SIZES.high),
     "retention.channel_records": Range(1_000, COUNTS.high),

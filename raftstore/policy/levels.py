@@ -66,6 +66,9 @@ catalog."""
 LEADER_MOVE_LEVEL: Final = LEVEL_OF_TAG[Tag.TakeLead]
 """Nodes below it are not asked to lead a channel so that leaders are even, nor to give one away."""
 
+REBALANCE_LEVEL: Final = LEVEL_OF_TAG[Tag.StartRebalance]
+"""Nodes below it know of no rebalance, and report nothing of the tables that they take."""
+
 DURABILITY_LEVEL: Final = 6
 """Nodes below it know of no durability but ``fsync``, and cannot be asked by a replica in doubt."""
 

@@ -66,8 +66,9 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     level: Small31 = 0
     """What the node reads beyond the first version, as far as the answering node knows."""
     state: str = ""
-    """``draining``: no replica is placed there any more; ``unregistered``: it is not in the catalog
-    yet, so its level is not known; empty: active."""
+    """``draining``: no replica is placed there any more; the tag of a node that has one
+    (``raftstore.protocol.rebalance.NodeTag``); ``unregistered``: it is not in the catalog yet, so
+    its level is not known; empty: active."""
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):

@@ -33,6 +33,7 @@ from raftstore.protocol.node import HandshakeMessage, NodeMessage
 from raftstore.protocol.out_of_range import fields_of, out_of_range
 from raftstore.protocol.payload_repair import GapReport, PayloadResponse, RelayedWrite
 from raftstore.protocol.publish import PayloadRelay, PublishMessage, PubMsg
+from raftstore.protocol.rebalance import CopyReport
 from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage, SnapshotChunk
 from raftstore.protocol.replication import (
     MsgSync,
@@ -54,6 +55,7 @@ AnyMessage = (
     | NodeMessage
     | GapReport
     | LeaderMoveMessage
+    | CopyReport
     | ReplicaSnapshotMessage
     | HealingMessage
     | TrimmingMessage

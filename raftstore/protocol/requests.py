@@ -56,6 +56,7 @@ from raftstore.protocol.reads import (
     Scan,
     ScanAnswer,
 )
+from raftstore.protocol.rebalance import RebalanceReply, RebalanceRequest
 from raftstore.protocol.replica_checks import ReplicaCheck, ReplicaCheckAnswer
 from raftstore.protocol.replica_orders import (
     AskOrders,
@@ -91,6 +92,7 @@ ClientRequest = (
     | Checkpoint
     | MemberRequest
     | OrderRequest
+    | RebalanceRequest
 )
 
 ClientAnswer = (
@@ -112,6 +114,7 @@ ClientAnswer = (
     | JoinNonce
     | JoinAccepted
     | OrdersAnswer
+    | RebalanceReply
 )
 
 BatchRequest = (

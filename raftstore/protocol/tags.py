@@ -58,6 +58,7 @@ class Tag(IntEnum):
     AskLead = 46
     LeadRefused = 47
     ConfigReport = 48
+    CopyReport = 49
     Hello = 50
     Goodbye = 51
     Heartbeat = 52
@@ -156,6 +157,14 @@ class Tag(IntEnum):
     CancelOrder = 171
     AskOrders = 172
     OrdersAnswer = 173
+    TagNode = 180
+    StartRebalance = 181
+    CancelRebalance = 182
+    ThrottleCopies = 183
+    AskRebalance = 184
+    RebalanceAnswer = 185
+    AskTableSizes = 186
+    TableSizesAnswer = 187
 
 
 RETIRED: Final[frozenset[Tag]] = frozenset()
@@ -214,6 +223,15 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.AskLead: 6,
     Tag.LeadRefused: 6,
     Tag.ConfigReport: 6,
+    Tag.CopyReport: 6,
+    Tag.TagNode: 6,
+    Tag.StartRebalance: 6,
+    Tag.CancelRebalance: 6,
+    Tag.ThrottleCopies: 6,
+    Tag.AskRebalance: 6,
+    Tag.RebalanceAnswer: 6,
+    Tag.AskTableSizes: 6,
+    Tag.TableSizesAnswer: 6,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the

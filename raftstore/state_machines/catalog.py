@@ -52,6 +52,17 @@ from raftstore.state_machines.catalog_members import (
     retired_key,
     row_of_left,
 )
+from raftstore.state_machines.catalog_rebalance import (
+    BeginRebalance,
+    CancelMoves,
+    EndRebalance,
+    KnownRebalance,
+    RebalanceCommand,
+    SetThrottle,
+    StepMove,
+    TagNodeCommand,
+    apply_rebalance,
+)
 from raftstore.state_machines.catalog_replicas import (
     REPLICAS_PREFIX,
     ReplicaEntry,
@@ -184,7 +195,8 @@ class _RegisterNode(msgspec.Struct, frozen=True, tag_field="op", tag="register_n
     format: Small31 = FIRST_FORMAT
 
 
-_Command = _CreateTable | _DropTable | _EditTable | _RegisterNode | MembersCommand | ReplicasCommand
+_TableCommand = _CreateTable | _DropTable | _EditTable
+_Command = _TableCommand | _RegisterNode | MembersCommand | ReplicasCommand | RebalanceCommand
 _COMMANDS: Final = msgspec.msgpack.Decoder(_Command)
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -235,7 +247,9 @@ class CatalogMachine(StateMachine):
     that of a conditional write: ``conflict_seq`` is the seq of the row in the way, 0 if absent.
     """
 
-    def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
+    def apply(  # noqa: C901 - one arm per kind
+        self, record: Record, read: Callable[[bytes], Row | None]
+    ) -> ApplyResult:
         """Compute the writes of one committed record; raise CorruptRecordError if unreadable."""
         if record.kind in SILENT_KINDS:
             return NO_CHANGE
@@ -258,6 +272,10 @@ class CatalogMachine(StateMachine):
                 return _register_node(command, read)
             case AddTicket() | JoinNode() | DrainNode() | RemoveNode():
                 return apply_members(command, record, read)
+            case TagNodeCommand() | SetThrottle() | BeginRebalance():
+                return apply_rebalance(command, record, read)
+            case StepMove() | CancelMoves() | EndRebalance():
+                return apply_rebalance(command, record, read)
             case _:
                 return apply_replicas(command, record, read, partial(_founding, read))
 
@@ -368,6 +386,8 @@ class Catalog:
     """Of channels whose replicas were ever to be others than those of the creation."""
     change_seqs: dict[ChannelId, Seq] = field(default_factory=dict)
     """Per entry of ``changes`` the seq of the record that wrote it."""
+    rebalance: KnownRebalance = field(default_factory=KnownRebalance)
+    """Replicas that are moved so that shares are even, and tags of nodes."""
     _by_uuid: dict[bytes, TableEntry] = field(default_factory=dict)
 
     @classmethod
@@ -389,6 +409,7 @@ class Catalog:
         """
         catalog = cls(version)
         known = {} if before is None else before.seqs
+        moves = KnownRebalance() if before is None else before.rebalance
         dropped_writers: dict[str, dict[tuple[str, str], None]] = {}
         for key, value, seq in sorted(rows):
             prefix, name = key[:2], key[2:]
@@ -409,7 +430,10 @@ class Catalog:
                 dropped_writers.setdefault(gone.name, {}).update(dict.fromkeys(gone.writers))
             elif prefix == REPLICAS_PREFIX:
                 catalog._take_replicas(ChannelId(name), value, seq, before)
-            elif not catalog._take_members(prefix, name, value, seq):
+            elif not (
+                catalog._take_members(prefix, name, value, seq)
+                or catalog.rebalance.take(key, value, seq, moves)
+            ):
                 raise NewerFormatError(
                     f"the catalog has a row {key!r} of an unknown sort; run a newer version"
                 )
@@ -460,9 +484,10 @@ class Catalog:
         return self._by_uuid.get(channel_table(channel))
 
     def placeable(self) -> list[NodeId]:
-        """The nodes on which replicas may be placed: all that do not drain."""
+        """The nodes on which replicas may be placed: all that neither drain nor have a tag."""
         nodes = (entry.node for entry in self.nodes.values())
-        return [node for node in nodes if node not in self.draining]
+        tagged = self.rebalance.tags
+        return [node for node in nodes if node not in self.draining and node not in tagged]
 
     def founding_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
         """Replicas with which a channel was created, whatever it has now; () for an unknown one."""

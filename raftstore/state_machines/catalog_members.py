@@ -28,6 +28,7 @@ from raftstore.types import NodeId, Seq, Small31, TimestampMs, node_name
 TICKET_PREFIX: Final = b"k/"
 DRAINING_PREFIX: Final = b"s/"
 RETIRED_PREFIX: Final = b"x/"
+TAG_PREFIX: Final = b"g/"
 
 Read = Callable[[bytes], Row | None]
 _ABSENT: Final = ApplyResult((), conflict_seq=Seq(0))
@@ -126,6 +127,11 @@ def draining_key(node: NodeId) -> bytes:
 def retired_key(node: NodeId) -> bytes:
     """Key of the row that keeps an id from coming back."""
     return RETIRED_PREFIX + node.encode()
+
+
+def tag_key(node: NodeId) -> bytes:
+    """Key of the row of a node's tag (``catalog_rebalance``)."""
+    return TAG_PREFIX + node.encode()
 
 
 def add_ticket_command(ticket: bytes, entry: TicketEntry, forget: Iterable[bytes] = ()) -> bytes:
@@ -253,6 +259,5 @@ def _retire(
     row = read(name)
     if name != but and row is not None and decode_entry(row.value, NodeEntry).node == node:
         writes.append((name, None))
-    if read(draining) is not None:
-        writes.append((draining, None))
+    writes.extend((each, None) for each in (draining, tag_key(node)) if read(each) is not None)
     return tuple(writes)

@@ -23,6 +23,7 @@ from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hello, NodeMessage
 from raftstore.protocol.payload_repair import GapReport
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.rebalance import CopyReport
 from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
@@ -101,7 +102,7 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
         HealingMessage,
     ),
     Purpose.CONTROL: _members(
-        ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage
+        ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage, CopyReport
     ),
     Purpose.CLIENT: _members(PubMsg, ClientRequest, BatchRequest),
     Purpose.QUERY: _members(ClientRequest, BatchRequest),

@@ -47,6 +47,7 @@ from tests.mutations.rules.payload import PAYLOAD_RULES
 from tests.mutations.rules.piece import PIECE_RULES
 from tests.mutations.rules.positions import POSITIONS_RULES
 from tests.mutations.rules.reading import READING_RULES
+from tests.mutations.rules.rebalance import REBALANCE_RULES
 from tests.mutations.rules.removals import REMOVAL_RULES
 from tests.mutations.rules.replica_orders import ORDER_RULES
 from tests.mutations.rules.replica_snapshots import REPLICA_SNAPSHOT_RULES
@@ -98,6 +99,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *NODE_RULES,
             *ORDERING_RULES,
             *ORDER_RULES,
+            *REBALANCE_RULES,
             *FRESHNESS_RULES,
             *BOUND_RULES,
             *FATE_RULES,

@@ -226,6 +226,7 @@ MESSAGE_TITLES = {
     "admin": "Tables, status, events",
     "members": "Nodes that join and leave",
     "replica_orders": "Replicas that are ordered",
+    "rebalance": "Replicas moved so that nodes hold even shares",
     "message": "Answers that every request can have",
 }
 """Conversations by their module in ``raftstore.protocol``, in the order of the page."""

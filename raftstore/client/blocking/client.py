@@ -32,6 +32,7 @@ from raftstore.client.kip535 import (
 from raftstore.client.members import TOKEN_LIFETIME_S, ClusterMember
 from raftstore.client.position import Position
 from raftstore.client.reads.read_spec import CountOptions, ReadOptions
+from raftstore.client.rebalancing import RebalanceProposal, RebalanceStatus
 from raftstore.client.replicas import ReplicaChange
 from raftstore.client.results import (
     BulkResult,
@@ -328,6 +329,33 @@ class Client(BatchClient):
     def replicas(self, *, timeout: float | None = None) -> tuple[ReplicaChange, ...]:
         """Return every channel with its replicas, and the orders for others."""
         return self._loop.call(self._client.replicas(timeout=timeout))
+
+    def plan_rebalance(self, *, timeout: float | None = None) -> RebalanceProposal:
+        """Plan which replicas should move so that nodes hold even shares; nothing is moved."""
+        return self._loop.call(self._client.plan_rebalance(timeout=timeout))
+
+    def start_rebalance(
+        self, plan: RebalanceProposal, *, reason: str | None = None, timeout: float | None = None
+    ) -> int:
+        """Begin the moves of a plan; returns the number of the rebalance."""
+        call = self._client.start_rebalance(plan, reason=reason, timeout=timeout)
+        return self._loop.call(call)
+
+    def rebalance_status(self, *, timeout: float | None = None) -> RebalanceStatus:
+        """Return how far the open rebalance is, or how the last one ended."""
+        return self._loop.call(self._client.rebalance_status(timeout=timeout))
+
+    def cancel_rebalance(self, number: int = 0, *, timeout: float | None = None) -> None:
+        """Begin no further move, and end those under way where they are. 0: of the open one."""
+        self._loop.call(self._client.cancel_rebalance(number, timeout=timeout))
+
+    def throttle_copies(self, bytes_per_s: int, *, timeout: float | None = None) -> None:
+        """Let each node send so many bytes of tables a second at most; 0: as it is set."""
+        self._loop.call(self._client.throttle_copies(bytes_per_s, timeout=timeout))
+
+    def tag_node(self, node: str, tag: str, *, timeout: float | None = None) -> None:
+        """Tag a node ``permanent_offline`` or ``temporary_offline``; ``none`` takes it away."""
+        self._loop.call(self._client.tag_node(node, tag, timeout=timeout))
 
     def step_down(
         self, channel: str, *, target: str | None = None, timeout: float | None = None

@@ -13,11 +13,16 @@ from contextlib import suppress
 
 from raftstore.core.events import TargetKnown
 from raftstore.engine.catalog.config_reports import ConfigReports
+from raftstore.engine.catalog.copy_reports import CopyReports
 from raftstore.engine.catalog.evacuator import Evacuator
 from raftstore.engine.catalog.hosting import Hosting
 from raftstore.engine.catalog.node_commands import NodeCommands
 from raftstore.engine.catalog.quorum_room import QuorumRoom
+from raftstore.engine.catalog.rebalance_commands import RebalanceCommands
+from raftstore.engine.catalog.rebalancer import Rebalancer
+from raftstore.engine.catalog.replacer import Replacer
 from raftstore.engine.catalog.replica_commands import ReplicaCommands
+from raftstore.engine.catalog.seen_replicas import SeenReplicas
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
 from raftstore.engine.channel.channel_parts import ChannelParts, RoleBefore
@@ -37,6 +42,7 @@ from raftstore.policy.levels import (
 )
 from raftstore.policy.metadata_members import metadata_target
 from raftstore.ports.tables import Answers
+from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.catalog import (
     Catalog,
@@ -125,6 +131,7 @@ class CatalogController:
         )
         self.evacuator = Evacuator(self, parts.ids, watch.is_up)
         self.replica_commands = ReplicaCommands(self.commands, answers, self, watch.is_up)
+        self._make_rebalancing(parts, answers, levels)
         self.node_commands = NodeCommands(
             identity,
             self.commands,
@@ -133,6 +140,30 @@ class CatalogController:
             parts.clock.wall_ms,
             watch.is_up,
             parts.tell,
+        )
+
+    def _make_rebalancing(
+        self, parts: ChannelParts[ChannelRunner], answers: ClientAnswers, levels: ToldLevels
+    ) -> None:
+        """The parts that move replicas so that nodes hold even shares."""
+        self.copy_reports = CopyReports(
+            self._me, lambda: self.metadata.elector.leader, parts.outbox, levels.at_least
+        )
+        self.rebalancer = Rebalancer(
+            self, SeenReplicas(self._me, self._watch, self._channels), self.copy_reports,
+            parts.settings.rebalance, parts.tell,
+        )  # fmt: skip
+        self.replacer = Replacer(
+            self, parts.ids, self._watch.is_up, parts.settings.replica.replace_after_ms, parts.tell
+        )
+        self.rebalance_commands = RebalanceCommands(
+            self.commands, answers, self, self.rebalancer, self.copy_reports, parts.tell
+        )
+
+    def on_message(self, sender: NodeId, message: Message, now_ms: int) -> bool:
+        """A report of another node; False: it is about something else."""
+        return self.config_reports.on_message(message, now_ms) or self.copy_reports.on_message(
+            sender, message
         )
 
     def start(self, now_ms: int, on_opened: OnOpened = lambda _done, _total: None) -> None:
@@ -255,6 +286,8 @@ class CatalogController:
             self._members_target = target
             runner.inform(TargetKnown(target), now_ms)
         self.evacuator.look(now_ms)
+        self.replacer.look(now_ms)
+        self.rebalancer.look(now_ms)
 
     def _follow(self, before: Catalog, now_ms: int) -> None:
         """Bring peers and channels in step with what changed."""
@@ -336,6 +369,8 @@ class CatalogController:
             self._registering.clear()
             self._members_target = None
             self.evacuator.forget()
+            self.replacer.forget()
+            self.rebalancer.forget()
 
     def on_introduced(self, node: NodeId, endpoint: str, level: int) -> None:
         """A peer said where it can be reached (addresses may change, S0.7), and its level."""
@@ -378,6 +413,7 @@ class CatalogController:
             self._lead_members(now_ms)
             self._follow_replicas(tuple(self.catalog.changes), now_ms)
             self.config_reports.report(now_ms)
+            self.copy_reports.report()
         if self.hosting.on_timer(now_ms):
             self._follow_replicas(tuple(self.catalog.changes), now_ms)
         self._register_nodes(now_ms)

@@ -180,6 +180,10 @@ class LagReports:
         self._newest[sender] = counter
         return False
 
+    def hosts(self, node: NodeId, channel: ChannelId) -> bool:
+        """Whether the newest report of another node names a replica of the channel."""
+        return channel in self._hosted.get(node, NOTHING_HOSTED)
+
     def restarted(self, node: NodeId) -> None:
         """The node counts its reports anew, and may have lost what it hosted."""
         self._newest.pop(node, None)

@@ -103,5 +103,7 @@ class ClusterInfoReport:
 def _state_of(member: NodeId, catalog: Catalog) -> str:
     if member in catalog.draining:
         return DRAINING
+    if (tag := catalog.rebalance.tags.get(member)) is not None:
+        return tag.value
     entry = catalog.nodes.get(node_name(member))
     return "" if entry is not None and entry.node == member else UNREGISTERED

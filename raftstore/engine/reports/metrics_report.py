@@ -74,9 +74,7 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     given_up = node.retention.floors.given_up_total
     yield "raftstore_log_floors_given_up_total", (), float(given_up)
     yield from _snapshots(node)
-    yield "raftstore_leader_moves_total", (), float(node.leaders.moved_total)
-    yield "raftstore_leader_moves_failed_total", (), float(node.leaders.failed_total)
-    yield "raftstore_leader_moves_left", (), float(node.leaders.moves_left)
+    yield from _moves(node)
     yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
@@ -91,6 +89,17 @@ def _healing(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_logs_healed_total", (), float(healing.log_repairs.healed_total)
     yield "raftstore_divergences_total", (), float(healing.divergences.found_total)
     yield "raftstore_replicas_healed_total", (), float(healing.divergences.healed_total)
+
+
+def _moves(node: NodeParts) -> Iterator[Sample]:
+    """Of leaderships and of replicas, at the node that leads the metadata channel."""
+    rebalancer = node.controller.rebalancer
+    yield "raftstore_leader_moves_total", (), float(node.leaders.moved_total)
+    yield "raftstore_leader_moves_failed_total", (), float(node.leaders.failed_total)
+    yield "raftstore_leader_moves_left", (), float(node.leaders.moves_left)
+    yield "raftstore_replica_moves_total", (), float(rebalancer.moved_total)
+    yield "raftstore_replica_moves_failed_total", (), float(rebalancer.failed_total)
+    yield "raftstore_replica_moves_left", (), float(rebalancer.moves_left)
 
 
 def _snapshots(node: NodeParts) -> Iterator[Sample]:

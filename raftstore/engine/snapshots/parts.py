@@ -41,6 +41,9 @@ class SnapshotParts:
     catch_ups: CatchUps | None = None
     """Where it is reported which channels catch up; None: nowhere."""
 
+    throttle: Callable[[], int] = lambda: 0
+    """Bytes that operators let a node send in a second; 0: the setting counts."""
+
     def knows(self, node: NodeId) -> bool:
         """Whether the node's version has replica snapshots."""
         return node in self.nodes_at_level(SNAPSHOT_LEVEL)

@@ -99,6 +99,7 @@ class SnapshotSender:
         self._channels = parts.channels
         self._settings = parts.settings
         self._send = parts.send
+        self._throttle = parts.throttle
         self._next_id = parts.first_id
         self._opening: dict[tuple[NodeId, ChannelId], AskReplicaSnapshot] = {}
         self.sessions: dict[int, Session] = {}
@@ -402,10 +403,15 @@ class SnapshotSender:
             self._send(session.to, chunk)
             self.sent_bytes += size
             self.sent_chunks += 1
-            took_ms = size * 1_000 / self._settings.second_bytes_max
+            took_ms = size * 1_000 / self.second_bytes()
             self._free_ms = max(self._free_ms, float(now_ms)) + took_ms
         if self._leaving:
             self.sending.push(_SENDING, int(self._free_ms) + 1)
+
+    def second_bytes(self) -> int:
+        """Bytes that may leave in a second: an operator may throttle copies at any time."""
+        most = self._settings.second_bytes_max
+        return min(most, self._throttle() or most)
 
     # --- bases ------------------------------------------------------------------------------------
 

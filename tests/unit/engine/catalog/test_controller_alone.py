@@ -91,6 +91,8 @@ class Bench:
                 heartbeat=SimpleNamespace(discover_interval_ms=INTERVAL_MS),
                 query=SimpleNamespace(standby_reads=True),
                 storage=SimpleNamespace(channels_max=100),
+                rebalance=SimpleNamespace(stuck_ms=60_000),
+                replica=SimpleNamespace(replace_after_ms=0),
             ),
             log=SimpleNamespace(removed=lambda _channel: None, holds=lambda _channel: False),
             tables=me,

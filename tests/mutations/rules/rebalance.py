@@ -1,0 +1,105 @@
+"""Mutations of rebalances: plans, moves and their states, cancelling, throttling (FIP-13 to 29)."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+PLANS = "tests/unit/policy/test_rebalance.py::test_"
+ROWS = "tests/unit/state_machines/test_catalog_rebalance.py::test_"
+STEPS = "tests/unit/engine/catalog/test_move_steps.py::test_"
+WORLD = "tests/unit/engine/catalog/test_rebalance.py::test_"
+
+REBALANCE_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "FIP-23-domains",
+        "A plan makes nodes even at the price of two replicas in one failure domain.",
+        Edit(
+            "_ReplicaBoard._may_go",
+            "domain[target] not in others or domain[source] in others",
+            "True",
+        ),
+        directed(PLANS + "plan_never_makes_a_goal_worse_for_a_later_one_and_a_second_one_is_empty"),
+    ),
+    mutation(
+        "FIP-23-tagged",
+        "A plan leaves what a node holds that is to hold nothing.",
+        Edit("plan_rebalance", "board.free_leaving()", "()"),
+        directed(PLANS + "node_that_leaves_gives_everything_away_learners_too"),
+    ),
+    mutation(
+        "FIP-13-one",
+        "A second rebalance begins while one is open.",
+        Edit("_begin", "row is not None and last is not None and last.is_open", "False"),
+        directed(ROWS + "rebalance_is_one_at_a_time_and_a_repeated_request_is_the_same"),
+    ),
+    mutation(
+        "FIP-29-forward",
+        "A late step takes a move back, or is taken from another state than the one seen.",
+        Edit(
+            "_step",
+            "entry.state is not command.before",
+            "False",
+        ),
+        directed(ROWS + "state_of_a_move_goes_forward_only_from_the_state_that_was_seen"),
+    ),
+    mutation(
+        "FIP-28-ended",
+        "A rebalance ends while a move of it is under way.",
+        Edit("_end", "not state.is_end", "False"),
+        directed(ROWS + "rebalance_ends_only_when_every_move_has"),
+    ),
+    mutation(
+        "FIP-29-order-id",
+        "The order of a move has another id each time that a leader looks.",
+        Edit(
+            "order_id",
+            "hashlib.blake2b(rebalance + channel, digest_size=ORDER_ID_BYTES).digest()",
+            "hashlib.blake2b(channel, digest_size=ORDER_ID_BYTES).digest()",
+        ),
+        directed(STEPS + "order_is_given_for_the_row_that_was_seen_under_an_id_of_its_own"),
+    ),
+    mutation(
+        "FIP-21-shrinking",
+        "A move is completed while the old replica is still there.",
+        Edit("_shrink", "not left or facts.stuck", "True"),
+        directed(STEPS + "move_is_completed_when_the_old_replica_is_gone"),
+    ),
+    mutation(
+        "FIP-28-cancel",
+        "A cancelled rebalance leaves the order of a move open.",
+        Edit("_while_open", "facts.rebalance.is_cancelled or entry.ends_as is not None", "False"),
+        directed(STEPS + "cancelling_undoes_what_is_under_way_and_begins_nothing"),
+    ),
+    mutation(
+        "FIP-28-orphan",
+        "An order that shows after its move has ended goes on alone.",
+        Edit("next_move_step", "order is not None and not order.target.cancelled", "False"),
+        directed(STEPS + "order_that_shows_after_its_move_was_cancelled_is_cancelled_too"),
+    ),
+    mutation(
+        "FIP-28-timeout",
+        "A move to a node that is dead waits for ever.",
+        Edit("Rebalancer._stuck", "waited_ms < self._settings.stuck_ms", "True"),
+        directed(WORLD + "fip_28_new_replica_dies_and_the_move_times_out_with_the_reason"),
+    ),
+    mutation(
+        "N11-waits",
+        "An order is given although the node that it needs is down.",
+        Edit("Rebalancer._why_wait", "if down:", "if False:"),
+        directed(WORLD + "moves_wait_until_their_node_is_up_and_time_out_at_last"),
+    ),
+    mutation(
+        "FIP-23-throttle",
+        "Nodes send tables as fast as they are set to, whatever operators say.",
+        Edit("SnapshotSender.second_bytes", "min(most, self._throttle() or most)", "most"),
+        directed(WORLD + "throttle_bounds_what_every_node_sends"),
+    ),
+    mutation(
+        "FIP-23-replace",
+        "A node that is gone is replaced at once.",
+        Edit("Replacer.look", "now_ms - since_ms < self._after_ms", "False"),
+        directed(WORLD + "node_that_is_gone_for_long_is_replaced_by_itself"),
+    ),
+)
