@@ -40,6 +40,7 @@ SECTION_OF = {
     "ScrubSettings": "scrub",
     "ExpirySettings": "expiry",
     "RebalanceSettings": "rebalance",
+    "ReplicaSettings": "replica",
     "TransportSettings": "transport",
     "HttpSettings": "http",
     "NodeSettings": "node",
