@@ -133,13 +133,7 @@ class CatalogController:
         self.replica_commands = ReplicaCommands(self.commands, answers, self, watch.is_up)
         self._make_rebalancing(parts, answers, levels)
         self.node_commands = NodeCommands(
-            identity,
-            self.commands,
-            answers,
-            self,
-            parts.clock.wall_ms,
-            watch.is_up,
-            parts.tell,
+            identity, self.commands, answers, self, parts.clock.wall_ms, watch.is_up, parts.tell
         )
 
     def _make_rebalancing(
