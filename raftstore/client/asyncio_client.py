@@ -540,8 +540,11 @@ class AsyncClient:
     async def start_rebalance(
         self, plan: RebalanceProposal, *, reason: str | None = None, timeout: float | None = None
     ) -> int:
-        """Begin the moves of a plan; returns the number of the rebalance. Raises ChangePendingError
-        while another one is open, or where the plan is not of the present replicas any more."""
+        """Begin the moves of a plan; returns the number of the rebalance.
+
+        Raises ChangePendingError while another one is open, or where the plan is not of the present
+        replicas any more.
+        """
         words = "" if reason is None else text("reason", reason)
         return await self._rebalancing.start(plan, words, self._context.deadline_ms(timeout))
 

@@ -16,6 +16,7 @@
 | ``batches`` | atomic micro-batches, asked and carried out |
 | ``members``, ``tickets`` | nodes that join, drain and leave |
 | ``replica_orders`` | replicas of a channel that operators order |
+| ``rebalance`` | replicas that move so that nodes hold even shares, and tags of nodes |
 | ``admin``, ``table_settings`` | tables, status, events, metrics |
 | ``replica_checks`` | comparing replicas |
 | ``requests`` | the unions of all that clients ask, and of the answers |

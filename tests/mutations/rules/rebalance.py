@@ -14,13 +14,9 @@ WORLD = "tests/unit/engine/catalog/test_rebalance.py::test_"
 REBALANCE_RULES: tuple[Mutation, ...] = (
     mutation(
         "FIP-23-domains",
-        "A plan makes nodes even at the price of two replicas in one failure domain.",
-        Edit(
-            "_ReplicaBoard._may_go",
-            "domain[target] not in others or domain[source] in others",
-            "True",
-        ),
-        directed(PLANS + "plan_never_makes_a_goal_worse_for_a_later_one_and_a_second_one_is_empty"),
+        "A plan leaves replicas of a channel in one failure domain that could be in two.",
+        Edit("_ReplicaBoard._best_target", "self._doubles(after)", "0"),
+        directed(PLANS + "failure_domains_come_before_even_counts"),
     ),
     mutation(
         "FIP-23-tagged",

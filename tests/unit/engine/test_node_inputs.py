@@ -78,15 +78,14 @@ class Bench:
             setattr(parts, name, self._part(name))
         parts.retention = self._part("retention", on_message=self._is_of_retention)
         parts.leaders = self._part("leaders", on_message=self._is_of_leaders)
-        reports = self._part("config_reports", on_message=self._is_of_reports)
-        parts.controller = self._part("controller", config_reports=reports)
+        parts.controller = self._part("controller", on_message=self._is_of_reports)
 
     def _is_of_leaders(self, *of: Any) -> bool:
         self.calls.append(("leaders.on_message", *of))
         return self.is_of_leaders
 
     def _is_of_reports(self, *of: Any) -> bool:
-        self.calls.append(("config_reports.on_message", *of))
+        self.calls.append(("controller.on_message", *of))
         return self.is_of_reports
 
     def _is_of_retention(self, *of: Any) -> bool:
@@ -201,7 +200,7 @@ def test_other_messages_are_offered_to_one_part_after_the_other() -> None:
     calls = bench.of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW))
     assert calls == [heard, offered, moved]
     bench.is_of_leaders = False
-    reported = ("config_reports.on_message", message, NOW)
+    reported = ("controller.on_message", PEER, message, NOW)
     calls = bench.of(lambda node: node.on_peer_message(PEER, message, NOW - 5, NOW))
     assert calls == [heard, offered, moved, reported]
     bench.is_of_reports = False

@@ -74,6 +74,7 @@ class Bench:
             tables={"t": entry},
             seqs={"t": Seq(33)},
             draining={TWO},
+            rebalance=SimpleNamespace(tags={}),
             nodes={node_name(ME): NodeEntry(ME, "a:1"), node_name(TWO): NodeEntry(TWO, "c:1")},
             placement_of=lambda table: table.placement,
             roles_of=lambda _: {},
