@@ -213,9 +213,7 @@ def lost_nodes(view: ClusterViewAnswer) -> list[str]:
     found: list[str] = []
     for node in view.nodes:
         silent_ms = node.last_heard_ms_ago
-        held = sum(
-            hint.node == node.node for channel in view.channels for hint in channel.replicas
-        )
+        held = sum(hint.node == node.node for channel in view.channels for hint in channel.replicas)
         if node.state != "down" or silent_ms is None or silent_ms < LOST_MS or not held:
             continue
         name = node_name(node.node)

@@ -136,7 +136,7 @@ def tag(context: Context, *, name: str, what: str) -> None:
     temporary_offline: it is away for a while: nothing goes there, and what it holds stays.
     none: it is a node like the others again.
 
-    
+    \b
     Example:
       raftstore cluster tag n3 permanent_offline
       raftstore rebalance start

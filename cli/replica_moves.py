@@ -37,7 +37,7 @@ def plan(context: Context) -> None:
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, MOVES_MAX), help="Only the first moves of the plan.")
+@click.option("--limit", type=click.IntRange(1, MOVES_MAX), help="Only the first moves.")
 @click.option("--reason", help="Kept with the rebalance.")
 @pass_context
 def start(context: Context, *, limit: int | None, reason: str | None) -> None:

@@ -315,8 +315,8 @@ def _placed(
     orders: dict[ChannelId, OrderedReplicas],
     sizes: dict[ChannelId, int],
 ) -> list[PlacedChannel]:
-    """Every channel; those are left alone that have an order, or will get one because one of their
-    nodes drains or was replaced."""
+    """Every channel; those are left alone that have an order or a witness, or will get an order
+    because one of their nodes drains or was replaced."""
     stays = {info.node for info in cluster.nodes if info.state != "draining"}
     placed: list[PlacedChannel] = []
     for table in cluster.tables:
@@ -325,7 +325,10 @@ def _placed(
             voters: Sequence[NodeId] = info.replicas if order is None else order.config.voters
             learners: Sequence[NodeId] = () if order is None else order.config.learners
             has_order = order is not None and order.change != 0
-            may_move = not has_order and stays.issuperset((*voters, *learners))
+            # A plan knows no roles: a witness must not become a voter with rows, nor one a witness.
+            has_witness = order is not None and any(map(order.config.is_witness, voters))
+            is_left_alone = has_order or has_witness
+            may_move = not is_left_alone and stays.issuperset((*voters, *learners))
             size = sizes.get(info.channel, 0)
             placed.append(
                 PlacedChannel(info.channel, tuple(voters), tuple(learners), size, may_move)

@@ -137,7 +137,7 @@ class CatalogController:
         )
 
     def _make_rebalancing(
-        self, parts: ChannelParts[ChannelRunner], answers: ClientAnswers, levels: ToldLevels
+        self, parts: ChannelParts[ChannelRunner], answers: ClientAnswers, levels: KnownLevels
     ) -> None:
         """The parts that move replicas so that nodes hold even shares."""
         self.copy_reports = CopyReports(

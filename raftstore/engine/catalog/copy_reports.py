@@ -26,13 +26,13 @@ class CopyReports:
         me: NodeId,
         planner: Callable[[], NodeId | None],
         outbox: Outbox,
-        told_level: Callable[[int], Collection[NodeId]],
+        known_level: Callable[[int], Collection[NodeId]],
     ) -> None:
         """``planner``: the leader of the metadata channel, as far as known here."""
         self._me = me
         self._planner = planner
         self._outbox = outbox
-        self._told_level = told_level
+        self._known_level = known_level
         self.taken: Mapping[ChannelId, Taken] = {}
         """Tables that this node takes."""
         self._known: dict[NodeId, dict[ChannelId, int]] = {}
@@ -46,7 +46,7 @@ class CopyReports:
         if leader == self._me:
             self._take(self._me, copies)
         elif (copies or self._reports) and leader is not None:
-            if leader in self._told_level(REBALANCE_LEVEL):
+            if leader in self._known_level(REBALANCE_LEVEL):
                 self._outbox.send_known(leader, CopyReport(copies))
         self._reports = bool(copies)
 

@@ -17,7 +17,7 @@ from raftstore.errors import (
     SchemaError,
     UnknownNodeError,
     UnknownTableError,
-    refusal_told,
+    refusal_by_code,
 )
 from raftstore.protocol.message import Done
 from raftstore.protocol.publish import PubAck, PubReject
@@ -277,7 +277,7 @@ class RebalanceCommands:
             self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
             refusal: Refusal | None = None
             if isinstance(answer, PubReject):
-                refusal = Refusal(*refusal_told(answer.code, answer.message))
+                refusal = Refusal(*refusal_by_code(answer.code, answer.message))
             elif on_applied is not None:
                 refusal = on_applied()
             elif answer.conflict and why_conflict is not None:

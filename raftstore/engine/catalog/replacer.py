@@ -122,6 +122,8 @@ def placed_channels(catalog: Catalog, busy: dict[NodeId, NodeId | None]) -> list
         if entry is not None:
             config = entry.config
             may_move = entry.order is None and not busy.keys() & set(config.members)
+            # A plan knows no roles: a witness must not become a voter with rows, nor one a witness.
+            may_move = may_move and not any(map(config.is_witness, config.voters))
             placed.append(PlacedChannel(channel, config.voters, config.learners, may_move=may_move))
     return placed
 
