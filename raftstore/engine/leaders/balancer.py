@@ -93,7 +93,7 @@ class LeaderBalancer:
         return {
             "is_on": self._settings.leaders,
             "plans": self._plans,
-            "drains": self._parts.me in self._parts.controller.catalog.draining,
+            "drains": self._parts.me in self._leaving(),
             "balancing_ms": None if since_ms is None else now_ms - since_ms,
             "under_way": len(self._open),
             "moves_left": self.moves_left,
@@ -208,8 +208,8 @@ class LeaderBalancer:
     # --- the plan ---------------------------------------------------------------------------------
 
     def _balance(self, up: Collection[NodeId], now_ms: int) -> None:
-        draining = self._parts.controller.catalog.draining
-        plan = plan_moves(self._led(up, now_ms), self._targets(up, now_ms), draining)
+        leaving = self._leaving()
+        plan = plan_moves(self._led(up, now_ms), self._targets(up, now_ms), leaving)
         is_calm = self._is_calm(now_ms)
         if plan.is_uneven and is_calm and self._balancing_since_ms is None:
             self._balancing_since_ms = now_ms
@@ -222,6 +222,11 @@ class LeaderBalancer:
         self.moves_left = max(0, len(plan.moves) - room)
         for move in plan.moves[:room]:
             self._begin(move, now_ms)
+
+    def _leaving(self) -> Collection[NodeId]:
+        """Nodes that are to lead nothing: they drain, or an operator says that they go."""
+        catalog = self._parts.controller.catalog
+        return catalog.draining.keys() | catalog.rebalance.tags.keys()
 
     def _is_calm(self, now_ms: int) -> bool:
         """Whether moves may begin. While nodes come and go, or channels have lost their leaders a

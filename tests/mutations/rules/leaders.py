@@ -50,10 +50,10 @@ LEADERS_RULES: tuple[Mutation, ...] = (
         "A node that drains keeps what it leads.",
         Edit(
             "LeaderBalancer._balance",
-            "plan_moves(self._led(up, now_ms), self._targets(up, now_ms), draining)",
+            "plan_moves(self._led(up, now_ms), self._targets(up, now_ms), leaving)",
             "plan_moves(self._led(up, now_ms), self._targets(up, now_ms))",
         ),
-        directed(EVEN + "a_node_that_drains_leads_nothing_after_a_while"),
+        directed(EVEN + "a_node_that_drains_or_is_tagged_leads_nothing_after_a_while"),
     ),
     mutation(
         "leaders-at-once",

@@ -83,7 +83,7 @@ REBALANCE_RULES: tuple[Mutation, ...] = (
     mutation(
         "N11-waits",
         "An order is given although the node that it needs is down.",
-        Edit("Rebalancer._why_wait", "if down:", "if False:"),
+        Edit("Rebalancer._why_wait", "not self._replicas.is_up(node)", "False"),
         directed(WORLD + "moves_wait_until_their_node_is_up_and_time_out_at_last"),
     ),
     mutation(

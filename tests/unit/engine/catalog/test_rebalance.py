@@ -221,6 +221,26 @@ def test_fip_28_cancel_at_any_state_leaves_nothing_half_done(after_ms: int) -> N
     assert (late.code, "it has ended" in late.message) == ("change_done", True)
 
 
+@pytest.mark.parametrize("state", [MoveState.EXPANDING, MoveState.CATCHING_UP])
+def test_fip_28_cancel_undoes_a_move_whose_new_replica_is_not_there_yet(state: MoveState) -> None:
+    """The channel has the voters that it had; a new replica that began deletes what it holds."""
+    world = Moves()
+    world.begin()
+    world.node(world.three).crash("so that it stays behind")
+    for _ in range(2_000):
+        if world.catalog.rebalance.moves[world.channel].state is state:
+            break
+        run(world.cluster, 5)
+    assert world.report().moves[0].state.rank >= state.rank
+    assert isinstance(world.ask(CancelRebalance(2, 0, 5_000)), Done)
+    assert world.follow(STUCK_MS // 2)[-1] is MoveState.CANCELED
+    assert world.has_no_half_state()
+    world.node(world.three).boot()
+    run(world.cluster, 20_000)
+    assert set(world.hosts()) == set(world.old)
+    world.write(1, 10)
+
+
 def test_order_that_an_operator_cancels_is_a_failed_move() -> None:
     """The reason names the order."""
     world = Moves()

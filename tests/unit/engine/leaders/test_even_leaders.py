@@ -15,6 +15,7 @@ from raftstore.protocol.admin import StepDown
 from raftstore.protocol.leader_moves import AskLead, LeadRefused, TakeLead
 from raftstore.protocol.members import Drain
 from raftstore.protocol.message import Done, Message
+from raftstore.protocol.rebalance import NodeTag, TagNode
 from raftstore.testing.leader_counts import LEADERLESS_MS_MAX, LeaderCounts
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import REBALANCE, STORAGE, SimCluster
@@ -387,11 +388,13 @@ def test_a_refusal_of_another_node_or_term_changes_nothing() -> None:
     assert world.failures() == ["no"]
 
 
-def test_a_node_that_drains_leads_nothing_after_a_while() -> None:
-    """It is about to be removed: what it leads goes to others, and nothing comes back."""
+@pytest.mark.parametrize("tag", [None, *NodeTag])
+def test_a_node_that_drains_or_is_tagged_leads_nothing_after_a_while(tag: NodeTag | None) -> None:
+    """It is about to be removed, or away: what it leads goes to others, and nothing comes back."""
     world = World()
-    drain = Drain(1, world.node.name, drains=True, timeout_ms=2_000)
-    answers = ask(world.cluster, world.planner, drain)
+    drain: Any = Drain(1, world.node.name, drains=True, timeout_ms=2_000)
+    order = drain if tag is None else TagNode(1, world.node.name, tag, 2_000)
+    answers = ask(world.cluster, world.planner, order)
     run(world.cluster, 1_000)
     assert isinstance(answers[0], Done), answers
     assert world.runner_of(world.node).leaders.balancer.status(0)["drains"]
