@@ -1,10 +1,10 @@
-"""The work of nodes beside requests: copied tables, merged tables, reading all that is stored.
+"""The work of nodes beside requests: tables copied and merged, rows expired, stored bytes read.
 
-Four figures of three real nodes. Gets and puts, paced, while a node whose tables were removed takes
+Five figures of three real nodes. Gets and puts, paced, while a node whose tables were removed takes
 them from the others, beside a calm span of the same cluster. The same while bulk updates have
 tables merged, with ``retention.merge_tables`` and without, in turns; and how many rows a second the
-updates are with either. Processor time of idle nodes that read all they store
-(``[scrub]``), beside that of idle nodes that do not.
+updates are with either. The same while many rows expire at one moment. Processor time of idle nodes
+that read all they store (``[scrub]``), beside that of idle nodes that do not.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ ROWS_PER_CALL: Final = 50
 LANES: Final = 8
 TURNS: Final = (True, False, False, True)
 """With merging and without: each once early and once late."""
+EXPIRED_ROWS: Final = 100_000
+EXPIRED_S: Final = 30.0
+"""So long after the first of them was written all of them are over."""
+EXPIRED: Final = "raftstore_rows_expired_total"
 READ_ROW_BYTES: Final = 100
 """The smaller the rows, the more of them are verified in a second."""
 IDLE_S: Final = 60.0
@@ -69,7 +73,7 @@ Span = tuple[float, float]
 def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001
     """Percentiles, factors, rates and shares."""
     part = TINY_PART if tiny else 1
-    return _copied(part) | _merged(part) | _scrubbed(part)
+    return _copied(part) | _merged(part) | _expired(part) | _scrubbed(part)
 
 
 # --- tables that are copied -----------------------------------------------------------------------
@@ -175,6 +179,46 @@ async def _updates(cluster: LocalCluster, paced: _Paced, seconds: float) -> floa
         async with paced.running(table, UPDATED_ROWS, UPDATED_ROW_BYTES):
             await asyncio.sleep(seconds)
         return rate
+
+
+# --- rows that expire -----------------------------------------------------------------------------
+
+
+def _expired(part: int) -> dict[str, Any]:
+    with LocalCluster(http=True) as cluster:
+        return run_client(_expiries(cluster, part))
+
+
+async def _expiries(cluster: LocalCluster, part: int) -> dict[str, Any]:
+    """Rows stay that are read and written; beside them many more are over at the same moment."""
+    rows, lives_s = EXPIRED_ROWS // part, EXPIRED_S / min(part, 4)
+    calm, meanwhile = _Paced(), _Paced()
+    async with aio.connect(cluster.endpoints, timeout=60.0) as client:
+        await client.create_table("points", key="id", partitions=PARTITIONS)
+        table = client.table("points")
+        await _fill(table, UPDATED_ROWS, READ_ROW_BYTES)
+        end = time.monotonic() + lives_s
+        text = "x" * READ_ROW_BYTES
+        for first in range(UPDATED_ROWS, UPDATED_ROWS + rows, 1_000):
+            many = [{"id": first + number, "text": text} for number in range(1_000)]
+            await table.put_many(many, ttl=end - time.monotonic())
+        calm_s = min(CALM_S, end - time.monotonic() - 1.0)
+        assert calm_s > 1.0, f"writing {rows} rows took nearly as long as they live"
+        async with calm.running(table, UPDATED_ROWS, READ_ROW_BYTES):
+            await asyncio.sleep(calm_s)
+        await asyncio.sleep(end - time.monotonic())
+        async with meanwhile.running(table, UPDATED_ROWS, READ_ROW_BYTES):
+            began = time.perf_counter()
+            while await asyncio.to_thread(_metric, cluster, EXPIRED) < rows:
+                assert time.perf_counter() - began < PATIENCE_S, "rows outlive their lifetime"
+                await asyncio.sleep(LOOK_S)
+            ended = time.perf_counter()
+        meanwhile.keep(began, ended)
+    return {
+        "expired at once, rows": rows,
+        "expired, rows/s": round(rows / (ended - began)),
+        **_beside("rows expire", calm, meanwhile),
+    }
 
 
 # --- reading all that is stored -------------------------------------------------------------------
