@@ -21,6 +21,8 @@ from raftstore.types import ChannelId, NodeId
 BYTES_PERCENT: Final = 20
 """Bytes move when a node holds so much more than another one, in percent of what nodes hold on
 average; and each step makes that less by a tenth of it at least. Copies cost, and tables grow."""
+BYTES_MIN: Final = 64 * 1024 * 1024
+"""And by so much at least: small tables are as well where they are."""
 PATH_HOPS_MAX: Final = 4
 
 
@@ -94,13 +96,15 @@ class ClusterNodes:
         return self.domain_of.get(node) or f"\0{node}"
 
 
-def plan_rebalance(channels: Iterable[PlacedChannel], nodes: ClusterNodes) -> RebalancePlan:
-    """Plan for these channels."""
+def plan_rebalance(
+    channels: Iterable[PlacedChannel], nodes: ClusterNodes, *, bytes_min: int = BYTES_MIN
+) -> RebalancePlan:
+    """Plan for these channels. ``bytes_min``: a smaller difference in bytes moves nothing."""
     given = {each.channel: each for each in sorted(channels)}
     board = _ReplicaBoard(given, nodes)
     before, crowded = board.shares(), board.crowded()
     staying = board.free_leaving()
-    while board.spread_domains() or board.level_counts() or board.level_bytes():
+    while board.spread_domains() or board.level_counts() or board.level_bytes(bytes_min):
         pass  # each makes one goal better, and none before it worse
     board.prefer_evenly(given)
     return _plan_of(given, board, before, crowded, staying)
@@ -326,13 +330,13 @@ class _ReplicaBoard:
 
     # --- as many bytes ----------------------------------------------------------------------------
 
-    def level_bytes(self) -> bool:
+    def level_bytes(self, bytes_min: int) -> bool:
         """Two replicas change places, or one moves where that leaves the numbers as even; whether
         any did."""
         if not self._takers:
             return False
         limit = sum(self._bytes[node] for node in self._takers) * BYTES_PERCENT
-        limit = limit // (100 * len(self._takers))
+        limit = max(bytes_min, limit // (100 * len(self._takers)))
         is_changed = False
         while self._level_bytes_once(limit):
             is_changed = True
