@@ -56,8 +56,16 @@ FAILPOINTS: Final = (
     "copy.after-sync",
     "copy.before-switch",
     "copy.after-switch",
+    "join.before-claim",
+    "join.before-record",
+    "join.after-record",
+    "replica.after-open",
+    "replica.before-delete",
+    "replica.before-drop",
 )
 """Every name ``reach`` is called with."""
+MOVES: Final = ("join.", "replica.")
+"""How those begin that nodes pass where members change."""
 HANGING_LOOK_S: Final = 0.02
 """How often an operation that hangs looks whether it may go on."""
 

@@ -229,6 +229,7 @@ EVENT_TYPES: Final = (
     "hand_over_failed",
     "node_joined",
     "join_refused",
+    "replica_opened",
     "replica_deleted",
     "leader_moved",
     "leader_move_failed",

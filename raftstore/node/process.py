@@ -21,6 +21,7 @@ from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.conformance import check_pysyncobj
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.batches.failpoints import pass_answers, pass_message
+from raftstore.engine.catalog.failpoints import pass_event
 from raftstore.engine.node_ports import (
     CLIENT_HANDLE_SELF,
     NodeIdentity,
@@ -232,13 +233,19 @@ class NodeProcess:
             on_halt=self._panic,
             on_give_up=self._give_up,
             on_retired=self._retire,
-            on_event=log_event,
+            on_event=self._on_event,
             stall=watchdog.stall,
             free_bytes=lambda: store.space.newest,
             reserve_bytes=lambda: store.space.reserve.kept_bytes,
             extra_status=lambda: {"traffic": network.traffic.totals()},
             extra_metrics=self._measured,
         )
+
+    @staticmethod
+    def _on_event(name: str, values: dict[str, object]) -> None:
+        if faults.armed is not None:
+            pass_event(name, faults.reach)
+        log_event(name, values)
 
     def _start(self, store: Store, network: PeerNetwork) -> None:
         identity, watchdog = store.identity, self._watchdog

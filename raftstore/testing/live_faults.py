@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_damage import flip_a_record, flip_in_the_mark
-from raftstore.testing.sim_failpoints import FAILPOINTS
+from raftstore.testing.sim_failpoints import FAILPOINTS, MEMBER_FAILPOINTS
 from raftstore.types import ChannelId
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ class LiveFaults:
         self._rng = random.Random(f"live faults {options.seed}")
         self._hits_mark = self._rng.random() < MARK_CHANCE
         self._is_mark_hit = False
+        self._failpoints: tuple[str, ...] = FAILPOINTS
+        if options.member_changes:  # as likely as all others together, for orders are few
+            self._failpoints += MEMBER_FAILPOINTS * (len(FAILPOINTS) // len(MEMBER_FAILPOINTS))
         self._is_on = bool(options.live_flip_percent or options.failpoint_percent)
 
     def start(self) -> None:
@@ -55,7 +58,7 @@ class LiveFaults:
         """The node dies where it passes one of the named places next."""
         if not node.is_up:
             return False
-        node.failpoint = self._rng.choice(FAILPOINTS)
+        node.failpoint = self._rng.choice(self._failpoints)
         return True
 
     def flip(self, node: SimNode) -> bool:

@@ -9,6 +9,8 @@ import random
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
+from raftstore.types import Durability
+
 VALUE_BYTES: Final = 20
 
 
@@ -111,6 +113,9 @@ class SimOptions:
     even_leaders: bool = False
     """Leaderships are moved so that every node leads its share, and are even after the healing."""
 
+    member_changes: bool = False
+    """Nodes join, leave and are replaced, and replicas move, all along (S8)."""
+
     def as_dict(self) -> dict[str, Any]:
         """All options by name."""
         return asdict(self)
@@ -118,7 +123,7 @@ class SimOptions:
 
 def draw_options(seed: int) -> SimOptions:
     """Draw a world from its seed; same seed, same options, on every machine."""
-    return _below_fsync(_with_full_disks(draw_surroundings(seed)))
+    return _with_member_changes(_below_fsync(_with_full_disks(draw_surroundings(seed))))
 
 
 def draw_surroundings(seed: int) -> SimOptions:
@@ -251,6 +256,31 @@ def _below_fsync(drawn: SimOptions) -> SimOptions:
     )
 
 
+MEMBERS_FROM: Final = 51
+"""Worlds before this seed have the members that they began with: mutations name them."""
+
+
+def _with_member_changes(drawn: SimOptions) -> SimOptions:
+    """Members that change, likewise."""
+    rng = random.Random(f"member changes {drawn.seed}")
+    is_fit = drawn == _fit_for_members(drawn)
+    if drawn.seed < MEMBERS_FROM or not is_fit or rng.random() >= 0.25:
+        return drawn
+    deaths = max(drawn.failpoint_percent, rng.choice((0.0, 10.0, 30.0)))
+    return replace(drawn, member_changes=True, failpoint_percent=deaths)
+
+
+def _fit_for_members(drawn: SimOptions) -> SimOptions:
+    """The same world without what takes copies that the oracle counts on: it reckons with a record
+    on every node, of which some host no replica."""
+    return replace(
+        drawn,
+        durability=Durability.FSYNC.label,
+        flip_percent=0.0,
+        live_flip_percent=0.0,
+    )
+
+
 def parse_seeds(text: str) -> list[int]:
     """``1..200`` -> every seed of the range; ValueError says how a range is written."""
     first, dots, last = text.partition("..")
@@ -279,7 +309,8 @@ def override(options: SimOptions, changes: dict[str, str]) -> SimOptions:
             message = f"unknown simulation option {name!r}; known: {listed}"
             raise ValueError(message)
         values[name] = _parsed(name, text, type(getattr(options, name)))
-    return replace(options, **values)
+    changed = replace(options, **values)
+    return replace(_fit_for_members(changed), **values) if changed.member_changes else changed
 
 
 def _parsed(name: str, text: str, kind: type) -> object:

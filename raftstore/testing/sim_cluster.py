@@ -19,6 +19,7 @@ from raftstore.config import (
     StorageSettings,
 )
 from raftstore.protocol.admin import CreateTable
+from raftstore.protocol.members import JoinAccepted
 from raftstore.protocol.message import Done, Message
 from raftstore.testing.invariants import InvariantError, Oracle
 from raftstore.testing.losses import Losses
@@ -125,10 +126,12 @@ class SimCluster:
         self._clients: dict[str, ClientEnd] = {}
         self._client_names: dict[int, str] = {}
         self._client_handles: dict[str, int] = {}
-        base = _settings(options, settings)
+        self._base = base = _settings(options, settings)
         self.node_ids = [
             node_id(f"n{index + 1}", self.rng.randbytes(16)) for index in range(options.nodes)
         ]
+        """Nodes of the cluster; those that left are in ``nodes`` alone."""
+        self.founders = tuple(self.node_ids)
         make = RottingNode if options.live_flip_percent else SimNode
         self.nodes = {node: make(self, node, base) for node in self.node_ids}
         if options.durability != Durability.FSYNC.label:
@@ -139,6 +142,19 @@ class SimCluster:
         """Boot every node."""
         for node in self.nodes.values():
             node.boot()
+
+    def add_node(self, node: NodeId, joined: JoinAccepted) -> SimNode:
+        """The place of a node that has joined; it is not started yet."""
+        added = self.nodes[node] = SimNode(self, node, self._base, joined)
+        self.node_ids.append(node)
+        self.trace("joined", node=added.name, number=joined.number)
+        return added
+
+    def node_left(self, node: NodeId) -> None:
+        """A node never comes back: clients ask the others from now on."""
+        if node in self.node_ids:
+            self.node_ids.remove(node)
+        self.trace("left", node=self.nodes[node].name, why=self.nodes[node].refused)
 
     # --- observation ------------------------------------------------------------------------------
 
@@ -222,8 +238,10 @@ class SimCluster:
         assert leader.runner is not None
         replicas: list[SimNode] = []
         ends: dict[tuple[int, int], None] = {}
-        for voter in leader.runner.channels[channel].core.config().voters:
-            node = self.nodes[voter]
+        for member in leader.runner.channels[channel].core.config().members:
+            if member not in self.nodes:
+                return False  # the cluster has it, and it has yet to be started
+            node = self.nodes[member]
             if node.refused is not None:
                 continue  # S0.1: its store is gone, and with it its part in the cluster
             runner = None if node.runner is None else node.runner.channels.get(channel)
@@ -361,8 +379,19 @@ class SimCluster:
         if self.network.is_cut(a.node, b.node) or self.network.is_cut(b.node, a.node):
             self.scheduler.after(50.0, self._connect, a, life_a, b, life_b)
             return
+        if self.options.member_changes and (self._refuses(a, b) or self._refuses(b, a)):
+            return
         a.on_peer_connected(b.node, b.level)
         b.on_peer_connected(a.node, a.level)
+
+    @staticmethod
+    def _refuses(node: SimNode, peer: SimNode) -> bool:
+        """M27: who has left is refused at the handshake, and ends by that."""
+        assert node.runner is not None
+        if peer.node not in node.runner.controller.catalog.retired:
+            return False
+        peer.retire(f"refused by {node.name}")
+        return True
 
     def _lose(self, observer: SimNode, life: int, gone: SimNode) -> None:
         if observer.incarnation != life or not observer.is_up or gone.is_up:
@@ -370,12 +399,28 @@ class SimCluster:
         if not self.network.is_cut(gone.node, observer.node):
             observer.on_peer_lost(gone.node, refused=True)
 
+    def _is_cut_off(self, sender: str, receiver: SimNode) -> bool:
+        """M27: a connection ends with the peer's membership; its next one is refused."""
+        assert receiver.runner is not None
+        if not self.options.member_changes:
+            return False
+        if sender not in receiver.runner.controller.catalog.retired:
+            return False
+        peer = self.nodes[NodeId(sender)]
+        if peer.is_up:
+            delay = self.rng.uniform(0.5, 20.0)
+            lives = (peer, peer.incarnation, receiver, receiver.incarnation)
+            self.scheduler.after(delay, self._connect, *lives)
+        return True
+
     def _deliver(self, sender: str, receiver: str, message: Message) -> None:
         self.events.add_message(self.scheduler.now_ms, sender, receiver, type(message).__name__)
         node = self.nodes.get(NodeId(receiver))
-        if node is None:
+        if node is None and receiver in self._clients:
             self._clients[receiver](NodeId(sender), message)
-        elif node.runner is not None:
+        elif node is None:
+            assert self.options.member_changes, f"{receiver} is nobody"  # it has yet to be started
+        elif node.runner is not None and not self._is_cut_off(sender, node):
             handle = self._client_handles.get(sender)
             if not is_readable(message, node.level):
                 return  # it was sent to an earlier life, whose connection ended with it

@@ -34,6 +34,13 @@ FAILPOINTS: Final = (
     "copy.after-switch",
 )
 
+MEMBER_FAILPOINTS: Final = (
+    "replica.after-open",
+    "replica.before-delete",
+    "replica.before-drop",
+)
+"""Those that exist where replicas move."""
+
 
 def unwatched(failpoint: str) -> None:
     """Receiver of a log's failpoints where no node looks."""

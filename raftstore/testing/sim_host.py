@@ -25,7 +25,7 @@ class SimHost(Protocol):
     oracle: Oracle
     network: SimNetwork
     cluster_id: bytes
-    node_ids: list[NodeId]
+    founders: tuple[NodeId, ...]
 
     def trace(self, name: str, **fields: object) -> None:
         """One event of the world's history."""
@@ -41,3 +41,6 @@ class SimHost(Protocol):
 
     def node_gone(self, node: NodeId) -> None:
         """A node has died."""
+
+    def node_left(self, node: NodeId) -> None:
+        """A node never comes back: it was retired, or its disk is lost."""

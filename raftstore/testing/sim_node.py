@@ -13,9 +13,11 @@ from typing import Any
 from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
 from raftstore.engine.batches.failpoints import pass_answers, pass_message
+from raftstore.engine.catalog.failpoints import pass_event
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import NodeIdentity, NodePorts
 from raftstore.errors import StorageError
+from raftstore.protocol.members import JoinAccepted
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Heartbeat
 from raftstore.protocol.replication import MsgSync
@@ -29,7 +31,7 @@ from raftstore.testing.sim_log import SimLog
 from raftstore.testing.sim_runner import SimIds, WatchedRunner
 from raftstore.testing.sim_store import Harm, SimStore
 from raftstore.testing.sim_transport import SimTransport
-from raftstore.types import NodeId, Role, StorageStall, node_name
+from raftstore.types import NodeId, Role, Seq, StorageStall, node_name
 
 FULL_LOOK_STEPS = 64
 """Every so many steps the oracle looks at all channels of the node, touched or not."""
@@ -44,14 +46,24 @@ PAUSED_LOOK_MS = 50.0
 class SimNode:
     """A named place with a disk, on which a NodeRunner lives most of the time."""
 
-    def __init__(self, cluster: SimHost, node: NodeId, settings: NodeSettings) -> None:
+    def __init__(  # noqa: PLR0915 - one attribute after the other
+        self,
+        cluster: SimHost,
+        node: NodeId,
+        settings: NodeSettings,
+        joined: JoinAccepted | None = None,
+    ) -> None:
+        """``joined``: the answer by which it became a node of the cluster; None: a founder."""
         self.cluster = cluster
+        self._joined = joined
         self.node = node
         self.name = node_name(node)
         self.settings = settings
         self.incarnation = 0
         self.runner: WatchedRunner | None = None
-        self.store = SimStore(self.name, cluster.options.seed, self._reach_in_log)
+        # Of founders by name, so that their worlds stay; another node may have the same name later.
+        label = self.name if joined is None else node
+        self.store = SimStore(label, cluster.options.seed, self._reach_in_log)
         self.tables = cluster.make_tables()
         self.free_bytes: int | None = None
         """Of its disk; None: the node does not look."""
@@ -112,11 +124,14 @@ class SimNode:
         self.known_levels = {}
         self.clock = self._new_clock()
         cluster = self.cluster
+        joined = self._joined
         identity = NodeIdentity(
             me=self.node,
             cluster_id=cluster.cluster_id,
             boot_id=self._rng.randbytes(8),
-            members=tuple((node, node_name(node)) for node in cluster.node_ids),
+            members=tuple((node, node_name(node)) for node in cluster.founders),
+            nodes=() if joined is None else joined.nodes,
+            number=Seq(0) if joined is None else joined.number,
             advertise=self.name,
             level=self.level,
         )
@@ -131,6 +146,7 @@ class SimNode:
             on_event=self._event,
             stall=self.disk.stall,
             free_bytes=self._free_bytes,
+            on_retired=self.retire,
         )
         self.runner = WatchedRunner(identity, ports, self.settings)
         self.runner.start(self.clock.now_ms())
@@ -195,6 +211,21 @@ class SimNode:
         self.tables.crash(self._rng)
         self.cluster.node_gone(self.node)
         return is_harmed
+
+    def retire(self, reason: str) -> None:
+        """It has left the cluster for ever (M27): its process ends behind the present step."""
+        self.cluster.scheduler.after(0.0, self._leave, self.incarnation, reason)
+
+    def _leave(self, incarnation: int, reason: str) -> None:
+        if incarnation == self.incarnation and self.runner is not None:
+            self.kill("retired")
+            self.lose(reason)
+
+    def lose(self, reason: str) -> None:
+        """Its disk is never started from again; the process has ended."""
+        assert self.runner is None
+        self.refused = reason
+        self.cluster.node_left(self.node)
 
     def pause(self) -> None:
         """SIGSTOP: nothing happens here until ``resume``; what arrives waits, clocks go on."""
@@ -536,4 +567,6 @@ class SimNode:
         self.cluster.halted(self.name, reason)
 
     def _event(self, name: str, fields: dict[str, object]) -> None:
+        if self.failpoint is not None:
+            pass_event(name, self.reach)
         self.cluster.trace(name, node=self.name, **fields)

@@ -92,6 +92,13 @@ class SimLinks:
         """The connection to a node."""
         return self.by_node.get(node)
 
+    def made(self, node: NodeId) -> SimLink:
+        """The same, also to one that is new."""
+        link = self.by_node.get(node)
+        if link is None:
+            link = self.by_node[node] = SimLink(self._send, node)
+        return link
+
     def _send(self, node: NodeId, frame: bytes) -> None:
         """One frame goes to all replicas: it is decoded once."""
         if frame is not self._frame or self._message is None:
@@ -249,7 +256,7 @@ class SimPublisher:
 
     def _look_at(self, node: NodeId) -> None:
         """A connection ends with its node's life; a new one is made to the next."""
-        place, link = self._cluster.nodes[node], self._links.by_node[node]
+        place, link = self._cluster.nodes[node], self._links.made(node)
         if self._is_gone:
             return
         if link.incarnation is not None and not (
@@ -270,7 +277,7 @@ class SimPublisher:
         if self._is_gone:
             return
         node = self._rng.choice(self._cluster.node_ids)
-        link = self._links.by_node[node]
+        link = self._links.made(node)
         if link.incarnation is not None:
             link.incarnation = None
             self._publisher.on_link_lost(node, "connection reset by peer")

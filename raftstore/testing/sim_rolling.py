@@ -12,7 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from raftstore.config import LEVEL
-from raftstore.policy.levels import LIFETIME_LEVEL, REFILL_LEVEL, SNAPSHOT_LEVEL, TRIM_LEVEL
+from raftstore.policy.levels import (
+    LIFETIME_LEVEL,
+    MEMBERS_LEVEL,
+    REFILL_LEVEL,
+    SNAPSHOT_LEVEL,
+    TRIM_LEVEL,
+)
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -47,6 +53,8 @@ class RollingUpgrades:
             self._highest = TRIM_LEVEL - 1
         if options.ttl_percent:
             self._lowest = LIFETIME_LEVEL  # and so are records of rows that expire
+        if options.member_changes:
+            self._lowest = MEMBERS_LEVEL  # a catalog in which members changed, likewise
         self._target = self._highest
         self._is_trimmed = options.retention
         self._waiting: list[SimNode] = []

@@ -20,6 +20,7 @@ from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_batches import BatchOracle, SimJob
 from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_members import MemberChanges
 from raftstore.testing.sim_outcomes import Outcomes
 from raftstore.testing.sim_reads import SimReader
 from raftstore.testing.sim_rolling import RollingUpgrades
@@ -31,6 +32,8 @@ LEADER_MS_MAX = 5_000.0
 """O6: after healing every channel has a leader within this."""
 CONVERGE_MS_MAX = 20_000.0
 """After healing all replicas are equal within this."""
+SETTLE_MS_MAX = 30_000.0
+"""And changes of members have ended within this."""
 OPERATIONS_MIN = 500
 FAULTS_MIN = 10
 OK_MIN = 50
@@ -78,6 +81,9 @@ class Simulation:
         self.upgrades: RollingUpgrades | None = None
         if options.rolling_upgrades:
             self.upgrades = RollingUpgrades(self.cluster, self.nemesis.boot)
+        self.members: MemberChanges | None = None
+        if options.member_changes:
+            self.members = MemberChanges(self.cluster, self.nemesis.boot)
         self.writers = [
             SimWriter(self.cluster, index, self.outcomes) for index in range(options.writers)
         ]
@@ -119,7 +125,9 @@ class Simulation:
             outcomes=self.outcomes,
             elections=cluster.oracle.elections_won,
             crashes=sum(node.crashes for node in cluster.nodes.values()),
-            faults=self.nemesis.kinds | (self.upgrades.kinds if self.upgrades else {}),
+            faults=self.nemesis.kinds
+            | (self.upgrades.kinds if self.upgrades else {})
+            | (self.members.kinds if self.members else {}),
             leader_after_ms=self._leader_after,
             converged_after_ms=self._converged_after,
             void=void,
@@ -148,6 +156,8 @@ class Simulation:
         self.nemesis.start()
         if self.upgrades is not None:
             self.upgrades.start()
+        if self.members is not None:
+            self.members.start()
         scheduler = cluster.scheduler
         begun = scheduler.now_ms
 
@@ -162,6 +172,7 @@ class Simulation:
                     or not self.readers
                 )
                 and (self.upgrades is None or self.upgrades.is_done)
+                and (self.members is None or self.members.is_done)
             )
 
         least_ms = begun + options.fault_phase_ms
@@ -172,6 +183,8 @@ class Simulation:
         if self.upgrades is not None:
             self.upgrades.stop()
         self.nemesis.heal()
+        if self.members is not None:
+            self.members.heal()
         self._check_disks()
         for client in self._clients():
             client.is_stopped = True
@@ -189,6 +202,7 @@ class Simulation:
             )
             raise InvariantError(message)
         self._converged_after = cluster.scheduler.now_ms - healed
+        self._settle_members()
         cluster.check_final()
         self._expire()
         if self.options.even_leaders:
@@ -196,6 +210,22 @@ class Simulation:
         self._use()
         cluster.check_final()
         self.batches.check_final()
+
+    def _settle_members(self) -> None:
+        """S8: what was ordered of members ends, or was taken back, and all agree on it."""
+        members, cluster = self.members, self.cluster
+        if members is None:
+            return
+
+        def is_settled() -> bool:
+            return not members.why_not_settled() and self._is_converged()
+
+        cluster.scheduler.run_until(cluster.scheduler.now_ms + SETTLE_MS_MAX, is_settled)
+        why = members.why_not_settled()
+        if why or not self._is_converged():
+            message = f"O6: members do not settle in {SETTLE_MS_MAX:.0f} ms: {why}"
+            raise InvariantError(f"{message}; {cluster.positions()}")
+        members.check_history()
 
     def _check_disks(self) -> None:
         """GAP-13: a node notices in time that its disk fills up."""

@@ -16,7 +16,7 @@ from jepsen_like.target.processes.nodes import NodeProcesses
 from jepsen_like.target.processes.proxy import Weather
 from jepsen_like.target.processes.unsynced import lose_unsynced
 from raftstore.errors import RaftstoreError
-from raftstore.faults import FAILPOINTS
+from raftstore.faults import FAILPOINTS, MOVES
 from raftstore.storage.faulty_files import UNSYNCED_SUFFIX
 
 BEYOND_REPAIR: Final = {"mark": "mark", "identity": "raftstore.json"}
@@ -65,9 +65,9 @@ class ProcessTarget(NodeProcesses):
         self._orders.change(node, crash_at="")
 
     def failpoints(self) -> tuple[str, ...]:
-        """Failpoints of ``raftstore.faults``, but for those of replica snapshots: here no log is
-        cut."""
-        return tuple(name for name in FAILPOINTS if not name.startswith("copy."))
+        """Failpoints of ``raftstore.faults``, but for those of replica snapshots, of joins and of
+        moves: here no log is cut, and members stay."""
+        return tuple(name for name in FAILPOINTS if not name.startswith(("copy.", *MOVES)))
 
     def block(self, links: Collection[tuple[str, str]]) -> None:
         """In addition to what is blocked already."""

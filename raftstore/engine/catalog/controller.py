@@ -15,6 +15,7 @@ from raftstore.core.events import TargetKnown
 from raftstore.engine.catalog.config_reports import ConfigReports
 from raftstore.engine.catalog.copy_reports import CopyReports
 from raftstore.engine.catalog.evacuator import Evacuator
+from raftstore.engine.catalog.failpoints import REPLICA_OPENED
 from raftstore.engine.catalog.hosting import Hosting
 from raftstore.engine.catalog.node_commands import NodeCommands
 from raftstore.engine.catalog.quorum_room import QuorumRoom
@@ -53,6 +54,7 @@ from raftstore.state_machines.catalog import (
 from raftstore.state_machines.table import TableMachine
 from raftstore.state_machines.witness import WitnessMachine
 from raftstore.types import (
+    FOUNDING_NUMBER,
     ChangeTarget,
     ChannelConfig,
     ChannelId,
@@ -393,6 +395,8 @@ class CatalogController:
                 table_settings=table.settings,
                 number=hosted.number,
             )
+            if number != FOUNDING_NUMBER and self._channels[channel].core.last_seq == 0:
+                self._tell(REPLICA_OPENED, channel=f"{table.name}/{partition}", number=number)
 
     # --- timers -----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from raftstore.core.configs import ConfigEntry
 from raftstore.core.events import TargetKnown
 from raftstore.core.folds import Folds
+from raftstore.engine.catalog.failpoints import REPLICA_DELETED, REPLICA_FORGOTTEN
 from raftstore.engine.channel.registry import ChannelRegistry
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
@@ -38,6 +39,14 @@ from raftstore.types import (
 LOOK_AGAIN_MS: Final = 20
 """How soon a table is looked at again that waits for the log, or for the removal of its files."""
 _LEAVING: Final = 1
+
+
+class _Leaving(NamedTuple):
+    """A replica whose table goes when this operation of the log is durable."""
+
+    operation: int
+    name: str
+    number: ReplicaNumber
 
 
 def may_be_deleted(entry: ReplicaEntry, me: ReplicaId, known: Sequence[ConfigEntry]) -> bool:
@@ -105,8 +114,7 @@ class Hosting:
         self._tables = tables
         self._registry = registry
         self._tell = tell
-        self._leaving: dict[ChannelId, int] = {}
-        """Channels whose table goes when this operation of the log is durable."""
+        self._leaving: dict[ChannelId, _Leaving] = {}
         self._deadlines = deadlines
 
     def replica_of(self, channel: ChannelId, catalog: Catalog) -> HostedReplica | None:
@@ -159,10 +167,11 @@ class Hosting:
         if not self._leaving:
             return False
         durable = self._log.durable_operation()
-        gone = [channel for channel, at in self._leaving.items() if at <= durable]
+        gone = [channel for channel, at in self._leaving.items() if at.operation <= durable]
         for channel in gone:
             # M14: only now, for the log must not hold a replica again whose rows are no more.
-            del self._leaving[channel]
+            _, name, number = self._leaving.pop(channel)
+            self._tell(REPLICA_FORGOTTEN, channel=name, number=number)
             self._tables.drop(channel)
         if self._leaving:
             self._deadlines.push(_LEAVING, now_ms + LOOK_AGAIN_MS)
@@ -172,6 +181,7 @@ class Hosting:
 
     def _delete(self, runner: ChannelRunner, now_ms: int) -> None:
         channel, number = runner.channel, runner.number
-        self._tell("replica_deleted", channel=runner.name, number=number)
-        self._leaving[channel] = self._registry.remove(channel, number, now_ms)
+        self._tell(REPLICA_DELETED, channel=runner.name, number=number)
+        operation = self._registry.remove(channel, number, now_ms)
+        self._leaving[channel] = _Leaving(operation, runner.name, number)
         self._deadlines.push(_LEAVING, now_ms + LOOK_AGAIN_MS)

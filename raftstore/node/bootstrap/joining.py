@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
+from raftstore import faults
 from raftstore.errors import (
     ERRORS_BY_CODE,
     ConfigError,
@@ -101,7 +102,9 @@ class Joining:
 
     def _accept(self, answer: JoinAccepted) -> None:
         nodes = tuple((node, at) for node, at in answer.nodes if node != self._store.node)
+        faults.reach("join.before-record")
         self._store.record_joining(self._token.cluster_id, answer.founders, nodes, answer.number)
+        faults.reach("join.after-record")
         logger.info(
             "joined",
             extra=fields(cluster=self._token.cluster_id.hex(), number=answer.number),
@@ -163,6 +166,7 @@ class Joining:
             self._level,
             nonce.nonce,
         )
+        faults.reach("join.before-claim")
         answer = await conversation.ask(
             connection,
             lambda request_id: Join(

@@ -169,6 +169,18 @@ class World:
         assert target is not None
         return target.change
 
+    def order_now(self, *voters: NodeId) -> int:
+        """The same of an order that may end before this returns."""
+        seq = self.catalog.change_seqs.get(self.channel, Seq(0))
+        table = self.catalog.table_of(self.channel)
+        assert table is not None
+        command = ChangeReplicas(self.channel, table.name, voters, seq, b"%d" % seq, "test")
+        self.commit(change_replicas_command(command))
+        entry = self.catalog.changes[self.channel]
+        found = entry.target or entry.ended
+        assert found is not None
+        return found.change
+
     def promote_nobody(self) -> None:
         """Orders stay open: every learner has more rows to apply than it may."""
         for node in self.members:
