@@ -12,7 +12,7 @@ PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate mutations ablations mutants proof campaign bench \
-	coverage fuzz fuzz-wire upgrades upgrades-wheel slow-replica long-life docs clean \
+	coverage fuzz fuzz-wire upgrades upgrades-wheel slow-replica members-chaos long-life docs clean \
 	venv venv-dev
 
 help: ## show this list
@@ -92,6 +92,9 @@ slow-replica: venv-dev ## a replica of real nodes that falls further and further
 
 flips: venv-dev ## flip bits in files of real nodes, which have to heal (ARGS="--count 200")
 	@$(BIN)/python -m jepsen_like.flips $(ARGS)
+
+members-chaos: venv-dev ## change nodes and replicas under load, kills and a Spark stream (ARGS="--minutes 30")
+	@$(BIN)/python -m tests.spark.members_chaos $(ARGS)
 
 long-life: venv-dev ## many compressed days of one simulated table, equal and bounded (ARGS="--days 24")
 	@$(BIN)/python -m jepsen_like.long_life $(ARGS)

@@ -57,6 +57,8 @@ class _Member:
     command: tuple[str, ...] = ()
     """What starts its process somewhere else, say in a network namespace."""
     http: str = ""
+    token: str = ""
+    """Of a node that is no founder: what it joins by."""
     process: subprocess.Popen[bytes] | None = None
     waker: subprocess.Popen[bytes] | None = None
     """Wakes the paused process when this one ends: asleep it would not notice, and stay."""
@@ -93,6 +95,7 @@ class LocalCluster:
             name: _Member(name, endpoint, self.directory / name, endpoint)
             for name, endpoint in _endpoints(self.directory / ENDPOINTS_NAME, names).items()
         }
+        self._founders = tuple(self._members.values())
         if http:
             taken = self.endpoints
             for name, endpoint in _endpoints(self.directory / HTTP_NAME, names, taken).items():
@@ -251,6 +254,31 @@ class LocalCluster:
             self._reap(name)
         self._spawn(name)
 
+    def join(
+        self, name: str, token: str, *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a new node that joins by a token of `join_token`, under a name that none here has,
+        or that one had which was forgotten. It is of this cluster until it is forgotten; a cluster
+        that is opened again in the directory has its founders only.
+        """
+        if name in self._members:
+            raise ConfigError(f"there is a node {name!r} already; forget it, or use another name")
+        directory = self.directory / name
+        if directory.exists():
+            raise ConfigError(f"{directory} holds a node's data; remove it, or use another name")
+        (endpoint,) = _free_endpoints(1)
+        self._members[name] = _Member(name, endpoint, directory, endpoint, token=token)
+        if environment is not None:
+            self._environment = {**self._environment, name: environment}
+        self._spawn(name)
+
+    def forget(self, name: str) -> None:
+        """A node has left the cluster, or its disk is lost: its process ends, if it has not, and
+        what it stored is removed."""
+        self.kill_all([name])
+        member = self._members.pop(name)
+        shutil.rmtree(member.directory, ignore_errors=True)
+
     def pause(self, name: str) -> None:
         """SIGSTOP: the process stands still and knows nothing of it."""
         process = self._running(name)
@@ -312,7 +340,8 @@ class LocalCluster:
 
     def _spawn(self, name: str) -> None:
         member = self._member(name)
-        founders = ",".join(f"{m.name}={m.advertise}" for m in self._members.values())
+        founders = ",".join(f"{m.name}={m.advertise}" for m in self._founders)
+        belongs = ("--join", member.token) if member.token else ("--initial-cluster", founders)
         arguments = [
             *member.command,
             sys.executable,
@@ -329,8 +358,7 @@ class LocalCluster:
             member.http,
             "--advertise",
             member.advertise,
-            "--initial-cluster",
-            founders,
+            *belongs,
             # The pipe on stdin ends with this process, however it ends, and so does the node.
             "--exit-with-parent",
             *self._extra,
