@@ -149,6 +149,9 @@ class MembershipSettings:
     hand_over_tries: int = 3
     """A leader that is to leave tries so often to hand its leadership over first; then it leaves
     all the same, and the others elect."""
+    report_wait_ms: int = 5_000
+    """A committed change is reported, and former replicas go with what they hold, when every live
+    voter has it on its disk, or after this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,9 +254,7 @@ class LocalCluster:
             self._reap(name)
         self._spawn(name)
 
-    def join(
-        self, name: str, token: str, *, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def join(self, name: str, token: str, *, environment: Mapping[str, str] | None = None) -> None:
         """Start a new node that joins by a token of `join_token`, under a name that none here has,
         or that one had which was forgotten. It is of this cluster until it is forgotten; a cluster
         that is opened again in the directory has its founders only.

@@ -74,6 +74,14 @@ class MemberViews:
         """The newest configuration that is known to be committed."""
         return self._state.configs.committed
 
+    def voters_behind(self, seq: Seq) -> tuple[NodeId, ...]:
+        """Leader: other voters that have not acknowledged the log up to ``seq`` in this term."""
+        if self._leader is None:
+            return ()
+        matches = self._leader.progress()
+        voters = self._state.configs.current.voters
+        return tuple(node for node in voters if node in matches and matches[node].match_seq < seq)
+
     def known_configs(self) -> tuple[ConfigEntry, ...]:
         """The configurations of the log from the newest known to be committed on."""
         return self._state.configs.entries

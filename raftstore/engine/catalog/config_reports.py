@@ -47,7 +47,14 @@ class ConfigReports:
         channels: Mapping[ChannelId, ChannelRunner],
         outbox: Outbox,
         nodes_at_level: Callable[[int], Collection[NodeId]],
+        is_up: Callable[[NodeId], bool],
+        wait_ms: int,
     ) -> None:
+        """``wait_ms``: how long a report waits for live voters that are behind."""
+        self._is_up = is_up
+        self._wait_ms = wait_ms
+        self._waiting: dict[ChannelId, tuple[Seq, int]] = {}
+        """Seq of a configuration that was not reported yet, and since when it could be."""
         self._view = view
         self._channels = channels
         self._outbox = outbox
@@ -66,6 +73,7 @@ class ConfigReports:
     def on_closed(self, runner: ChannelRunner) -> None:
         """The channel is not open here any more."""
         self._changed.pop(runner.channel, None)
+        self._waiting.pop(runner.channel, None)
 
     def report(self, now_ms: int) -> None:
         """Report what the catalog does not show yet of channels that this node leads."""
@@ -77,12 +85,23 @@ class ConfigReports:
             committed, known = runner.core.committed_config(), catalog.changes.get(channel)
             if known is not None and committed.seq <= known.config_seq:
                 continue
+            if self._waits(runner, committed.seq, now_ms):
+                continue
             message = ConfigReport(channel, runner.elector.term, *committed)
             leader = self._view.metadata.elector.leader
             if leader == runner.me:
                 self._take_in(message, now_ms)
             elif leader is not None and leader in self._nodes_at_level(CONFIG_REPORT_LEVEL):
                 self._outbox.send_known(leader, message)
+
+    def _waits(self, runner: ChannelRunner, seq: Seq, now_ms: int) -> bool:
+        """M12: who is replaced deletes what it holds once this is reported; until then it is one
+        copy more, should one of the few be lost that have the change."""
+        waited = self._waiting.get(runner.channel)
+        if waited is None or waited[0] != seq:
+            waited = self._waiting[runner.channel] = seq, now_ms
+        is_patient = now_ms < waited[1] + self._wait_ms
+        return is_patient and any(map(self._is_up, runner.core.voters_behind(seq)))
 
     def on_message(self, message: Message, now_ms: int) -> bool:
         """Take a report of another node; False: it is about something else."""

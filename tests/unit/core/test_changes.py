@@ -657,3 +657,15 @@ def settle_between(world: World, one, other) -> None:
         world.deliver(sender=other, to=one)
         world[one].persist()
         world[other].persist()
+
+
+def test_m12_leader_knows_which_voters_lack_its_change() -> None:
+    """Those that have not acknowledged it in this term; nobody else can say it."""
+    world = led()
+    assert world[N1].replica.voters_behind(world[N1].replica.last_seq) == ()
+    world.publish(1, to=[N1, N2])
+    for node in (N1, N2):
+        world[node].persist()
+    ahead = Seq(world[N1].replica.last_seq + 1)
+    assert set(world[N1].replica.voters_behind(ahead)) == {N2, N3}
+    assert world[N2].replica.voters_behind(ahead) == ()

@@ -23,6 +23,9 @@ REPORT = ConfigReport(CHANNEL, Term(4), Seq(20), Term(3), CONFIG)
 WRITTEN = report_config_command(ReportConfig(CHANNEL, "t", Seq(20), Term(3), CONFIG))
 
 
+WAIT_MS = 500
+
+
 class Bench:
     """A node that leads a channel, with a copy of the catalog that the test writes."""
 
@@ -36,6 +39,8 @@ class Bench:
             changes=self.known,
         )
         self.levels = {OTHER: 6}
+        self.behind: tuple[NodeId, ...] = ()
+        self.down: tuple[NodeId, ...] = ()
         role = Role.LEADER if catalog_leader == ME else Role.FOLLOWER
         self.metadata = SimpleNamespace(
             channel=METADATA,
@@ -46,12 +51,22 @@ class Bench:
             channel=CHANNEL,
             me=ME,
             elector=SimpleNamespace(role=Role.LEADER, term=Term(4)),
-            core=SimpleNamespace(committed_config=lambda: ConfigEntry(Seq(20), Term(3), CONFIG)),
+            core=SimpleNamespace(
+                committed_config=lambda: ConfigEntry(Seq(20), Term(3), CONFIG),
+                voters_behind=lambda seq: self.behind if seq == 20 else (),
+            ),
         )
         self.proposals: Any = self
         self.channels: dict[ChannelId, Any] = {CHANNEL: self.runner}
         me: Any = self
-        self.reports = ConfigReports(me, self.channels, me, self._nodes_at_level)
+        self.reports = ConfigReports(
+            me,
+            self.channels,
+            me,
+            self._nodes_at_level,
+            lambda node: node not in self.down,
+            WAIT_MS,
+        )
 
     def _nodes_at_level(self, level: int) -> tuple[NodeId, ...]:
         return tuple(node for node, own in self.levels.items() if own >= level)
@@ -74,10 +89,10 @@ class Bench:
         """The log of the channel has a committed configuration."""
         self.reports.on_committed(self.runner, ConfigCommitted(Seq(20), Term(3), CONFIG))
 
-    def report(self) -> list[tuple[NodeId, Message]]:
+    def report(self, now_ms: int = 7) -> list[tuple[NodeId, Message]]:
         """All that is sent by one look."""
         del self.sent[:]
-        self.reports.report(7)
+        self.reports.report(now_ms)
         return self.sent
 
 
@@ -92,6 +107,27 @@ def test_m22_leader_reports_until_the_catalog_holds_it() -> None:
     assert bench.report() == [(OTHER, REPORT)]
     bench.known[CHANNEL] = SimpleNamespace(config_seq=Seq(20))
     assert bench.report() == []
+
+
+def test_m12_report_waits_for_live_voters_that_are_behind() -> None:
+    """A former replica goes by it: until the others have the change it is one copy more. Not for
+    ever, not for voters that are down, and a later change begins anew."""
+    bench = Bench()
+    bench.committed()
+    bench.behind = (OTHER,)
+    assert bench.report(100) == []
+    assert bench.report(100 + WAIT_MS - 1) == []
+    assert bench.report(100 + WAIT_MS) == [(OTHER, REPORT)]
+    later = Bench()
+    later.committed()
+    later.behind = (OTHER,)
+    assert later.report() == []
+    later.behind = ()
+    assert later.report() == [(OTHER, REPORT)]
+    absent = Bench()
+    absent.committed()
+    absent.behind = absent.down = (OTHER,)
+    assert absent.report() == [(OTHER, REPORT)]
 
 
 @pytest.mark.parametrize("why", ["follower", "closed", "no leader", "older leader", "metadata"])
