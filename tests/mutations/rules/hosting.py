@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
-from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 HOSTING = "tests/unit/engine/catalog/test_hosting.py::test_"
@@ -24,14 +23,12 @@ HOSTING_RULES: tuple[Mutation, ...] = (
             "not entry.config_seq",
         ),
         directed(NAMED),
-        MEMBERS,
     ),
     mutation(
         "M12-ordered",
         "A replica that was opened for an open order is deleted before its log names it.",
         Edit("may_be_deleted", "target.number_of(me.node) == me.number", "False"),
         directed(NAMED),
-        MEMBERS,
     ),
     mutation(
         "M23-log",
@@ -42,14 +39,12 @@ HOSTING_RULES: tuple[Mutation, ...] = (
             "True",
         ),
         directed(NAMED),
-        MEMBERS,
     ),
     mutation(
         "M14-table",
         "The table of a removed replica goes before the log remembers the removal.",
-        Edit("Hosting.on_timer", "at <= durable", "True"),
+        Edit("Hosting.on_timer", "at.operation <= durable", "True"),
         directed(HOSTING + "m14_table_goes_when_the_log_remembers_the_removal"),
-        MEMBERS,
     ),
     mutation(
         "M23-open",
@@ -60,7 +55,6 @@ HOSTING_RULES: tuple[Mutation, ...] = (
             "None",
         ),
         directed(LIVED),
-        MEMBERS,
     ),
     mutation(
         "M21-repeated",
@@ -71,7 +65,6 @@ HOSTING_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(REPORTS + "m22_leader_reports_until_the_catalog_holds_it"),
-        MEMBERS,
     ),
     mutation(
         "M12-wait",
@@ -104,7 +97,6 @@ HOSTING_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(HOSTING + "b5_write_to_a_replica_that_was_removed_is_in_doubt"),
-        MEMBERS,
     ),
     mutation(
         "S8-contact-hosted",
@@ -119,7 +111,6 @@ HOSTING_RULES: tuple[Mutation, ...] = (
             "tests/unit/engine/peers/test_moved_voters.py::"
             "test_leader_whose_channel_moved_away_gives_up_and_serves_no_bounded_read",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-contact-number",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
-from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 RUNNER = "tests/unit/engine/channel/test_runner.py::test_"
@@ -68,7 +67,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             NUMBERS + "confirmation_of_an_earlier_life_is_not_counted",
             NUMBERS + "reports_of_an_earlier_life_do_not_speak_for_the_new_one",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m4-own",
@@ -79,7 +77,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             "state.durable_term == state.term",
         ),
         directed(NUMBERS + "other_life_of_the_leader_does_not_count_itself"),
-        MEMBERS,
     ),
     mutation(
         "S8-m4-own-read",
@@ -100,7 +97,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             "True",
         ),
         directed(TERMS + "votes_count_by_the_number_of_the_replica"),
-        MEMBERS,
     ),
     mutation(
         "S8-m4-stand",
@@ -111,7 +107,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             "replica.node in self.voters",
         ),
         directed(TERMS + "only_who_may_hold_the_longest_history_stands"),
-        MEMBERS,
     ),
     mutation(
         "S8-m13-early",
@@ -125,7 +120,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             NUMBERS + "only_replicas_that_are_never_added_again_are_told",
             NUMBERS + "replicas_of_an_order_under_way_are_not_told",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m13-told",
@@ -146,7 +140,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             "pass",
         ),
         directed(NUMBERS + "removed_replica_stands_and_asks_no_more_until_a_leader_counts_on_it"),
-        MEMBERS,
     ),
     mutation(
         "S8-m13-stands",
@@ -167,7 +160,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             "self._is_voter()",
         ),
         directed(TERMS + "learner_with_records_stands_after_all_voters"),
-        MEMBERS,
     ),
     mutation(
         "S8-m18-last",
@@ -200,7 +192,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "records_are_sent_to_the_members_of_the_newest_configuration",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m4-next-life",
@@ -225,7 +216,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "leader_that_cannot_hand_over_leads_until_it_is_removed",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m5-tells",
@@ -250,7 +240,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "removed_leader_does_not_count_itself",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m6-own-term",
@@ -263,7 +252,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "leader_changes_nothing_before_it_committed_in_its_term",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m7-one",
@@ -277,7 +265,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             STEPS + "nothing_follows_what_is_not_committed",
             CHANGES + "next_configuration_waits_for_the_commit_of_the_one_before",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m8-joint",
@@ -290,7 +277,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             STEPS + "every_order_is_reached_by_legal_steps",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m8-legal",
@@ -316,7 +302,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             STEPS + "nothing_follows_what_is_not_committed",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m9-forward",
@@ -329,7 +314,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "two_sets_finish_forward_without_a_catalog",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m9-undo",
@@ -342,7 +326,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             STEPS + "every_order_ends_wherever_it_is_cancelled",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m10-live",
@@ -379,7 +362,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "learner_that_nobody_hears_is_not_promoted",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m11-round",
@@ -429,7 +411,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             STEPS + "orders_of_an_old_catalog_are_ignored",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m22-repeated",
@@ -442,7 +423,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             STEPS + "orders_of_an_old_catalog_are_ignored",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m22-stray",
@@ -455,7 +435,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "learner_of_an_earlier_order_is_dropped_first",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m22-ended",
@@ -468,7 +447,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "series_that_is_cancelled_in_the_middle_ends_where_it_is",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m25-commit",
@@ -481,7 +459,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "fewer_voters_commit_what_they_hold_already",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m25-asked",
@@ -506,7 +483,6 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "hand_over_asks_voters_of_all_sets_only",
         ),
-        MEMBERS,
     ),
     mutation(
         "S8-m26-hand-over",

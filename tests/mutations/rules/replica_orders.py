@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
-from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 ROWS = "tests/unit/state_machines/test_catalog_replicas.py::test_"
@@ -15,7 +14,6 @@ ORDER_RULES: tuple[Mutation, ...] = (
         "An order is taken while another one is open.",
         Edit("_change", "seq != command.base_seq or entry.order is not None", "False"),
         directed(ROWS + "m20_order_is_a_compare_and_set_and_one_at_a_time"),
-        MEMBERS,
     ),
     mutation(
         "M20-set",
@@ -32,7 +30,6 @@ ORDER_RULES: tuple[Mutation, ...] = (
         "A request that is made again is another order.",
         Edit("_change", "order is not None and order.guid == command.guid", "False"),
         directed(ROWS + "same_request_is_the_same_order"),
-        MEMBERS,
     ),
     mutation(
         "M14-number",
@@ -43,7 +40,6 @@ ORDER_RULES: tuple[Mutation, ...] = (
             "config.number_of(node)",
         ),
         directed(ROWS + "m20_order_names_new_replicas_by_its_own_seq"),
-        MEMBERS,
     ),
     mutation(
         "M27-order",
@@ -52,14 +48,12 @@ ORDER_RULES: tuple[Mutation, ...] = (
         directed(
             ROWS + "m27_order_never_places_a_replica_on_a_node_that_drains_or_has_left",
         ),
-        MEMBERS,
     ),
     mutation(
         "M21-newer",
         "A late report takes the place of a newer one.",
         Edit("_report", "command.config_seq <= entry.config_seq", "False"),
         directed(ROWS + "m21_report_applies_only_if_it_is_newer"),
-        MEMBERS,
     ),
     mutation(
         "M21-ended",
@@ -70,7 +64,6 @@ ORDER_RULES: tuple[Mutation, ...] = (
             "order is not None and config.change == order.target.change",
         ),
         directed(ROWS + "order_ends_by_the_record_that_says_so"),
-        MEMBERS,
     ),
     mutation(
         "M21-another",
@@ -81,7 +74,6 @@ ORDER_RULES: tuple[Mutation, ...] = (
             "order is not None and config.ended",
         ),
         directed(ROWS + "order_ends_by_the_record_that_says_so"),
-        MEMBERS,
     ),
     mutation(
         "S0.8-order",
