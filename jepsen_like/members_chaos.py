@@ -381,6 +381,8 @@ class Run:
         self._seconds = seconds
         self._workloads = workloads
         self._is_over = threading.Event()
+        self._is_quiet = threading.Event()
+        """Nobody uses the cluster any more."""
         self.background = Background(self._is_over)
         orders = directory / "orders"
         environment = {name: {VARIABLE: str(orders / name)} for name in ("n1", "n2", "n3")}
@@ -411,15 +413,15 @@ class Run:
                 self.background.faults.append(str(error))
             self._is_over.set()
             others.join()
-            self.background.faults += others.faults
+            self._is_quiet.set()
             self.background.join()
+            self.background.faults += others.faults
         return changes
 
     def _supervise(self) -> None:
-        while not self.is_over:
+        """Until the last reader has read: nodes may still die where they were told to."""
+        while not self._is_quiet.wait(LOOK_S):
             self.nodes.look()
-            time.sleep(LOOK_S)
-        self.nodes.look()
 
     def _kill(self) -> None:
         rng = random.Random(f"kills {self._seed}")

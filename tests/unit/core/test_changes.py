@@ -669,3 +669,38 @@ def test_m12_leader_knows_which_voters_lack_its_change() -> None:
     ahead = Seq(world[N1].replica.last_seq + 1)
     assert set(world[N1].replica.voters_behind(ahead)) == {N2, N3}
     assert world[N2].replica.voters_behind(ahead) == ()
+
+
+def test_voter_far_behind_neither_blocks_a_change_nor_calls_an_election() -> None:
+    """M10: one that is down or gets its history record by record is not waited for while the others
+    are a majority of both sets; when it is back it follows, and no term rises by it."""
+    world = led()
+    world[N2].crash(0)
+    for number in range(40):
+        world.publish(number, to=[N1, N3])
+    order(world, REPLACE)
+    settle(world)
+    assert steps(world[N1])[-1] == "124."
+    term = world[N1].term
+    world.sync_records_max = 1
+    world[N2].boot()
+    order(world, target(N1, N2, N5, change=ORDER + 1, new=(N5,)))
+    world[N5].begin_life(ReplicaNumber(ORDER + 1))
+    order(world, target(N1, N2, N5, change=ORDER + 1, new=(N5,)), at=[N5])
+    behind = []
+    for _ in range(200):
+        behind.append(world[N1].replica.last_seq - world[N2].replica.last_seq)
+        if steps(world[N1])[-1] == "125.":
+            break
+        world.deliver(first=3)
+        for each in world.nodes.values():
+            if each.is_up:
+                each.persist()
+        if not world.network:
+            world.tick(50)
+    assert steps(world[N1])[-1] == "125."
+    assert behind[-1] > 0, "the change waited until it had all"
+    settle(world, 20)
+    assert steps(world[N2])[-1] == "125."
+    assert {world[node].term for node in (N1, N2, N5)} == {term}
+    assert leader_of(world).me == N1
