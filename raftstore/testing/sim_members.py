@@ -361,6 +361,8 @@ class MemberChanges:
             return f"order {entry.target.change} of {name} is open; it waits for {view.waits_for}"
         if view.config.is_joint or not view.is_committed:
             return f"{name} is in a change: {view.config}"
+        if view.config.change and not view.config.ended:
+            return f"order {view.config.change} of {name} ended in the catalog, not in its log"
         if channel != self._operator.metadata:
             reported = catalog.entry_of(channel)
             if reported is None or reported.config != view.config:

@@ -93,6 +93,7 @@ class Bench:
                 storage=SimpleNamespace(channels_max=100),
                 rebalance=SimpleNamespace(stuck_ms=60_000),
                 replica=SimpleNamespace(replace_after_ms=0),
+                membership=SimpleNamespace(report_wait_ms=0),
             ),
             log=SimpleNamespace(removed=lambda _channel: None, holds=lambda _channel: False),
             tables=me,
