@@ -402,8 +402,10 @@ class CatalogController:
                 table_settings=table.settings,
                 number=hosted.number,
             )
-            if number != FOUNDING_NUMBER and self._channels[channel].core.last_seq == 0:
-                self._tell(REPLICA_OPENED, channel=f"{table.name}/{partition}", number=number)
+            if hosted.number != FOUNDING_NUMBER and self._channels[channel].core.last_seq == 0:
+                self._tell(
+                    REPLICA_OPENED, channel=f"{table.name}/{partition}", number=hosted.number
+                )
 
     # --- timers -----------------------------------------------------------------------------------
 
