@@ -54,7 +54,7 @@ LEAVES: Final = ("replica.before-delete", "replica.before-drop")
 EXIT_RETIRED: Final = 78
 VIOLATION: Final = 7
 PROGRESS: Final = "progress"
-"""This checker is not asked: it is not told of the kills, behind which channels may stand still."""
+"""This checker is not asked: it has no record of the kills, behind which channels may stand still."""
 T = TypeVar("T")
 NOTHING: Final = ReplicaChange("", (), (), 0, 0, "", (), (), "", 0)
 """Stands for a cluster without tables."""
@@ -358,7 +358,7 @@ class Background:
         def run() -> None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
                 self.faults.append(f"{name}: {type(error).__name__}: {error}")
                 self.is_over.set()
 
@@ -421,7 +421,7 @@ class Run:
         return changes
 
     def _supervise(self) -> None:
-        """Until the last reader has read: nodes may still die where they were told to."""
+        """Until the last reader has read: nodes may still die where they were ordered to."""
         while not self._is_quiet.wait(LOOK_S):
             self.nodes.look()
 

@@ -25,7 +25,7 @@ def test_m28_node_that_dies_at_each_place_of_a_join_joins_all_the_same(tmp_path:
         nodes.join("n2", client.join_token())
         for following in (*places[1:], ""):
             eventually(cluster.ended, lambda ended: "n2" in ended)
-            nodes.look()  # it is started again, and told the next place
+            nodes.look()  # it is started again, and is to die at the next place
             nodes.arm("n2", following)
         up = eventually(
             client.members, lambda found: {m.name for m in found if m.up} == {"n1", "n2"}
