@@ -54,7 +54,7 @@ LEAVES: Final = ("replica.before-delete", "replica.before-drop")
 EXIT_RETIRED: Final = 78
 VIOLATION: Final = 7
 PROGRESS: Final = "progress"
-"""This checker is not asked: it has no record of the kills, behind which channels may stand still."""
+"""Not asked: it has no record of the kills, behind which channels may stand still."""
 T = TypeVar("T")
 NOTHING: Final = ReplicaChange("", (), (), 0, 0, "", (), (), "", 0)
 """Stands for a cluster without tables."""

@@ -113,13 +113,9 @@ class CatalogController:
         self._members_target: ChangeTarget | None = None
         """What the core of the metadata channel works towards."""
         self.config_reports = ConfigReports(
-            self,
-            self._channels,
-            parts.outbox,
-            levels.at_least,
-            watch.is_up,
+            self, self._channels, parts.outbox, levels.at_least, watch.is_up,
             settings.membership.report_wait_ms,
-        )
+        )  # fmt: skip
         self.opening: deque[ChannelId] = deque()
         """Channels of the catalog that wait for a turn of the node to be opened in."""
         self.deadlines: Deadlines[int] = Deadlines()

@@ -16,7 +16,7 @@ REPLICA_FORGOTTEN = "replica_forgotten"
 
 
 def pass_event(name: str, reach: Callable[[str], object]) -> None:
-    """An event was told."""
+    """An event is reported."""
     if name == REPLICA_OPENED:
         reach("replica.after-open")
     elif name == REPLICA_DELETED:
