@@ -11,6 +11,13 @@ has to end. ``python -m tests.member_world 1..2000`` tries these seeds.
   committed is ever cut.
 * A confirmed read is at or above everything that was committed when it began (O5).
 * At the end there is a leader, it commits, and no order is open (O6).
+
+With ``roles`` orders also name witnesses and readers, and witnesses trim what they may (W6).
+``python -m tests.member_world 1..2000 roles``.
+
+* What is committed is held by a majority of each voter set that is committed: by voters with rows
+  that have it in their durable logs, and by witnesses that have not trimmed it (O7).
+* A reader never stands; a witness is in office for its term start alone.
 """
 
 from __future__ import annotations
@@ -19,15 +26,18 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import msgspec
 
 from raftstore.core.effects import ConfigCommitted, ReadReady
 from raftstore.core.events import ReadRequested, TargetKnown
-from raftstore.core.membership import is_open
+from raftstore.core.membership import has_rows_enough, is_open
+from raftstore.core.quorum import rows_seq
 from raftstore.types import (
     ChangeTarget,
     ChannelConfig,
+    MemberRole,
     NodeId,
     ReplicaId,
     ReplicaNumber,
@@ -62,8 +72,23 @@ class Known:
 class MemberWorld:
     """One seed, one history."""
 
-    def __init__(self, seed: int, founders: ChannelConfig = TRIO) -> None:
+    def __init__(
+        self, seed: int, founders: ChannelConfig = TRIO, *, has_roles: bool = False
+    ) -> None:
         self.draw = random.Random(seed)
+        self.roles = random.Random(f"roles {seed}") if has_roles else None
+        """Draws roles, so that worlds without them stay as they are."""
+        self.trimmed: dict[ReplicaId, Seq] = {}
+        """Up to where each witness holds nothing any more, or never did."""
+        self.reported: dict[NodeId, dict[NodeId, tuple[ReplicaNumber, Seq]]] = {
+            node: {} for node in NODES
+        }
+        """By who knows it: number and applied seq of the others, as they reported it last."""
+        self.trims = self.skips = 0
+        self.newest = Seq(0), founders
+        """The newest configuration that anybody knows to be committed."""
+        self.counted_early: set[int] = set()
+        """Committed by the majority of a configuration that was not, and could be cut off."""
         self.world = World(NODES, config=founders)
         self.catalog = Known(config=founders)
         self.copies = dict.fromkeys(NODES, self.catalog.target)
@@ -113,6 +138,8 @@ class MemberWorld:
         weights = [weight for _, weight in choices]
         for act in self.draw.choices(acts, weights, k=steps):
             act()
+            if self.roles is not None and self.roles.random() < 0.3:
+                self.roles.choice((self.report_positions, self.trim, self.skip))()
             self.look()
         self.heal()
 
@@ -322,6 +349,87 @@ class MemberWorld:
             for node in (*nodes, *learners)
         }
         catalog.target = ChangeTarget(change, tuple(nodes), tuple(learners), numbers)
+        if self.roles is not None:
+            self._draw_roles(self.roles, catalog.target)
+
+    def _draw_roles(self, draw: random.Random, target: ChangeTarget) -> None:
+        """Some of the new voters shall have no rows, if the catalog takes the order (W1, W3)."""
+        config, roles = self.catalog.config, dict[NodeId, MemberRole]()
+        for node in target.voters:
+            is_kept = node in config.members
+            if config.is_witness(node) if is_kept else draw.random() < 0.6:
+                roles[node] = MemberRole.WITNESS
+        learners = [node for node in target.learners if not config.is_witness(node)]
+        roles |= dict.fromkeys(learners, MemberRole.READER)
+        ordered = msgspec.structs.replace(target, learners=tuple(learners), roles=roles)
+        if has_rows_enough(target.voters, roles):
+            self.catalog.target = ordered
+        else:
+            self.catalog.target, self.catalog.orders = None, self.catalog.orders - 1
+
+    # --- witnesses --------------------------------------------------------------------------------
+
+    def _held_to(self, me: NodeId) -> Seq:
+        """Up to where a node has durably what it knows to be committed."""
+        node = self.world[me]
+        return Seq(min(node.replica.commit_seq, node.disk.last_seq))
+
+    def report_positions(self) -> None:
+        """A node hears from some others how far they have applied."""
+        if self.roles is not None and (ups := self._up()):
+            known = self.reported[self.roles.choice(ups)]
+            for node in self.roles.sample(ups, self.roles.randint(1, len(ups))):
+                known[node] = (self.world[node].number, self._held_to(node))
+
+    def trim(self) -> None:
+        """W6: a witness lets go what enough voters with rows said that they have."""
+        for me in self._up():
+            core = self.world[me].replica
+            if not core.is_witness:
+                continue
+            floor = self._held_to(me)
+            for _, _, config in core.known_configs():
+                held = {
+                    node: seq
+                    for node, (number, seq) in self.reported[me].items()
+                    if number == config.number_of(node)
+                }
+                floor = min(floor, rows_seq(config, held))
+            self._let_go(ReplicaId(me, self.world[me].number), floor)
+            self.trims += 1
+
+    def skip(self) -> None:
+        """W6: a leader lets a witness begin behind what enough voters with rows hold."""
+        for leader in self._up():
+            node = self.world[leader]
+            config, core = node.replica.config(), node.replica
+            if node.role is Role.LEADER:
+                base = min(core.rows_seq(), core.commit_seq)
+                for each in config.members:
+                    if config.is_witness(each):
+                        self._let_go(ReplicaId(each, config.number_of(each)), base)
+                        self.skips += 1
+
+    def _let_go(self, witness: ReplicaId, seq: Seq) -> None:
+        self.trimmed[witness] = max(seq, self.trimmed.get(witness, Seq(0)))
+
+    def check_copies(self) -> None:
+        """O7."""
+        for me in self._up():
+            known = self.world[me].replica.committed_config()
+            self.newest = max(self.newest, (known.seq, known.config), key=itemgetter(0))
+        config = self.newest[1]
+        for group in config.voter_sets:
+            for seq in self.committed.keys() - self.counted_early:
+                holding = [node for node in group if self._holds(config, node, Seq(seq))]
+                if 2 * len(holding) <= len(group):
+                    raise Violation(f"seq {seq} is held by {holding} of {group} alone (O7)")
+
+    def _holds(self, config: ChannelConfig, me: NodeId, seq: Seq) -> bool:
+        node, replica = self.world[me], ReplicaId(me, config.number_of(me))
+        if not self.hosting[me] or node.number != replica.number:
+            return False
+        return self.trimmed.get(replica, Seq(0)) < seq <= node.disk.last_seq
 
     def cancel(self) -> None:
         """The order is taken back."""
@@ -378,6 +486,8 @@ class MemberWorld:
 
     def look(self) -> None:
         """Effects since the last look, and bounds."""
+        if self.roles is not None:
+            self.check_copies()
         trace = self.world.trace
         for _, effect in trace[self.seen_effects :]:
             if isinstance(effect, ReadReady):
@@ -400,6 +510,8 @@ class MemberWorld:
             if record.last_seq > commit_seq:
                 break
             fact = (record.term, record.digest)
+            if record.last_seq not in self.committed and not node.replica.config_committed():
+                self.counted_early.add(record.last_seq)
             if self.committed.setdefault(record.last_seq, fact) != fact:
                 raise Violation(f"two records are committed at seq {record.last_seq} (O3)")
         self.commit_end = max(self.commit_end, commit_seq)
@@ -409,16 +521,25 @@ class MemberWorld:
     def _check_leader(self, node: Node) -> None:
         if self.leaders.setdefault(node.term, node.me) != node.me:
             raise Violation(f"two leaders in term {node.term} (O1)")
+        config = node.replica.config()
+        if config.role_of(node.me) is MemberRole.READER:
+            raise Violation(f"the reader {node.me} leads term {node.term}")
+        if config.is_witness(node.me) and node.replica.last_seq > self._first_of_term(node):
+            raise Violation(f"the witness {node.me} goes on in term {node.term}")
         held = {record.last_seq: (record.term, record.digest) for record in node.log}
         for seq, fact in self.committed.items():
             if fact[0] < node.term and held.get(Seq(seq)) != fact:
                 raise Violation(f"{node.me} leads term {node.term} without seq {seq} (O2)")
 
+    @staticmethod
+    def _first_of_term(node: Node) -> Seq:
+        return next((r.last_seq for r in node.log if r.term == node.term), node.replica.last_seq)
 
-def run(seed: int, steps: int = STEPS) -> MemberWorld:
+
+def run(seed: int, steps: int = STEPS, *, has_roles: bool = False) -> MemberWorld:
     """One world; raises Violation."""
     founders = (TRIO, ChannelConfig(((N1,),)), ChannelConfig(((N1, N2),), (N3,)))[seed % 3]
-    made = MemberWorld(seed, founders)
+    made = MemberWorld(seed, founders, has_roles=has_roles)
     made.run(steps)
     return made
 
@@ -428,7 +549,7 @@ if __name__ == "__main__":
     ended = broken = 0
     for number in range(first, last + 1):
         try:
-            ended += run(number).done_orders
+            ended += run(number, has_roles="roles" in sys.argv[2:]).done_orders
         except AssertionError as error:
             broken += 1
             sys.stdout.write(f"seed {number}: {type(error).__name__}: {error}\n")
