@@ -51,6 +51,7 @@ from tests.mutations.rules.rebalance import REBALANCE_RULES
 from tests.mutations.rules.removals import REMOVAL_RULES
 from tests.mutations.rules.replica_orders import ORDER_RULES
 from tests.mutations.rules.replica_snapshots import REPLICA_SNAPSHOT_RULES
+from tests.mutations.rules.roles import ROLE_RULES
 from tests.mutations.rules.row import ROW_RULES
 from tests.mutations.rules.runtime import RUNTIME_RULES
 from tests.mutations.rules.scan import SCAN_RULES
@@ -100,6 +101,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *ORDERING_RULES,
             *ORDER_RULES,
             *REBALANCE_RULES,
+            *ROLE_RULES,
             *FRESHNESS_RULES,
             *BOUND_RULES,
             *FATE_RULES,

@@ -30,6 +30,7 @@ from raftstore.types import (
     Seq,
     Term,
 )
+from tests.core_bench import guid, record, term_start
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, make_replica
 from tests.unit.core.change_bench import N4, N5, led, order, settle, steps, target
 
@@ -248,3 +249,16 @@ def test_witness_leads_until_a_voter_with_rows_can() -> None:
     effects = bench.receive(StoreAck(CHANNEL, Term(1), Seq(1)), N1)
     assert len(bench.of(StepDown, effects)) == 1
     assert bench.replica.commit_seq == 1
+
+
+def test_witness_that_leads_answers_for_no_earlier_write() -> None:
+    """W4: whether a condition held only the rows say; the next leader answers."""
+    held = [term_start(1, 1), record(2, counter=1)]
+    bench = Bench(make_replica(N3, config=PAIR, records=held))
+    bench.lead(2, N3)
+    bench.persist(3, term=2)
+    bench.receive(StoreAck(CHANNEL, Term(2), Seq(3)), N1)
+    assert bench.replica.commit_seq == 3
+    again = {"leader": N3, "term": 2, "attempt": 1, "payload": b"p2"}
+    assert bench.replies(bench.publish(1, **again)) == []
+    assert bench.replica.tell_write_outcome(guid(1)) is None

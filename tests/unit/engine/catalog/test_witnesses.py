@@ -7,15 +7,23 @@ from typing import Any
 import pytest
 
 from raftstore.engine.retention.floors import WITNESS
+from raftstore.ports.log import Base
+from raftstore.ports.table_copy import POSITION_KEY
 from raftstore.protocol.admin import ContentHash
 from raftstore.protocol.message import Done, Failed, Request
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.reads import Get
+from raftstore.protocol.replica_snapshots import (
+    AskReplicaSnapshot,
+    AskSnapshotChunk,
+    ReplicaSnapshotOffer,
+    SnapshotChunk,
+)
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import Level, MemberRole, node_name
+from raftstore.types import Level, MemberRole, Seq, node_name
 from tests.unit.engine.catalog.replica_world import World
-from tests.unit.engine.engine_world import ask, publish, run
+from tests.unit.engine.engine_world import ask, publish, run, spy
 
 KEY = b"key"
 
@@ -164,3 +172,57 @@ def test_orders_that_would_lean_on_witnesses_are_refused() -> None:
     assert isinstance(world.order(*others, order=b"s" * 16), Done)
     run(world.cluster, 20_000)
     assert witness.node not in world.hosts()
+
+
+def test_witness_gives_no_table() -> None:
+    """W7: who lacks rows would be whole with none."""
+    world, witness = with_witness()
+    other = other_of(world, witness)
+    sent = spy(world.cluster, witness)
+    request = AskReplicaSnapshot(world.channel, 7, Seq(0), Seq(0))
+    witness.runner.snapshots.on_message(other.node, request, 0)
+    run(world.cluster, 1_000)
+    (offer,) = [m for _, m in sent if isinstance(m, ReplicaSnapshotOffer)]
+    assert (offer.snapshot_id, "is a witness" in offer.reason) == (0, True)
+    assert witness.node not in other.runner.snapshots.receiver._parts.sources(
+        runner_of(world, other)
+    )
+
+
+def test_witness_that_needs_a_table_gets_its_position_alone() -> None:
+    """W6: behind that its log may begin; rows it gets none."""
+    world, witness = with_witness()
+    sent = spy(world.cluster, world.leader)
+    request = AskReplicaSnapshot(world.channel, 7, Seq(0), Seq(0), without_rows=True)
+    sender, clock = world.leader.runner.snapshots, world.leader.clock
+    sender.on_message(witness.node, request, clock.now_ms())
+    run(world.cluster, 1_000)
+    (offer,) = [m for _, m in sent if isinstance(m, ReplicaSnapshotOffer)]
+    asked_for = AskSnapshotChunk(world.channel, offer.snapshot_id, 0)
+    sender.on_message(witness.node, asked_for, clock.now_ms())
+    run(world.cluster, 1_000)
+    (chunk,) = [m for _, m in sent if isinstance(m, SnapshotChunk)]
+    assert chunk.is_last
+    assert [key for key, _ in chunk.pairs] == [POSITION_KEY]
+    assert chunk.all_pairs == 1
+
+
+def test_base_for_a_witness_waits_for_voters_with_rows() -> None:
+    """W6: what it skips it never holds, so others must."""
+    world, witness = with_witness()
+    late = other_of(world, witness)
+    late.crash("to be late")
+    put(world, 2)
+    leader = world.leader
+    sender = leader.runner.snapshots.sender
+    core = runner_of(world, leader).core
+    at = Base(core.term, core.commit_seq, bytes(16), b"")
+    reason = sender._why_no_base_for(witness.node, world.channel, at)
+    assert reason is not None
+    assert "too few voters with rows" in reason
+    assert sender._why_no_base_for(late.node, world.channel, at) is None
+    late.boot()
+    run(world.cluster, 5_000)
+    assert sender._why_no_base_for(witness.node, world.channel, at) is None
+    follower = runner_of(world, late).core
+    assert follower.rows_seq() == 0, "only a leader knows"

@@ -1,0 +1,106 @@
+"""Mutations of the rules of witnesses and readers (W1 to W7)."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+ROLES = "tests/unit/core/test_roles.py::test_"
+TERMS = "tests/unit/election/test_terms.py::test_"
+WITNESSES = "tests/unit/engine/catalog/test_witnesses.py::test_"
+READERS = "tests/unit/engine/catalog/test_read_replicas.py::test_"
+
+ROLE_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "W1-rows",
+        "A voter set may have more witnesses than voters with rows.",
+        Edit("_keeps_rows", "return False", "pass"),
+        directed(ROLES + "steps_that_would_lean_on_witnesses_are_not_legal"),
+    ),
+    mutation(
+        "W1-order",
+        "Voters with rows leave before witnesses do.",
+        Edit(
+            "_replace",
+            "(not config.is_witness(node), node == situation.me.node)",
+            "node == situation.me.node",
+        ),
+        directed(ROLES + "every_order_of_witnesses_is_reached_by_legal_steps"),
+    ),
+    mutation(
+        "W2-final",
+        "A joint configuration ends by the word of a witness that may have trimmed what the new "
+        "voter lacks.",
+        Edit("_why_not_final", "len(holding) >= majority(len(new))", "True"),
+        directed(ROLES + "joint_configuration_waits_for_voters_with_rows"),
+    ),
+    mutation(
+        "W3-same",
+        "A replica with rows becomes a witness.",
+        Edit(
+            "_keeps_rows",
+            "all(before.is_witness(node) == after.is_witness(node) for node in kept)",
+            "True",
+        ),
+        directed(ROLES + "steps_that_would_lean_on_witnesses_are_not_legal"),
+    ),
+    mutation(
+        "W4-target",
+        "A leader hands over to a witness.",
+        Edit("HandOver._takers", "not config.is_witness(node)", "True"),
+        directed(ROLES + "witness_is_no_target_of_a_hand_over"),
+    ),
+    mutation(
+        "W4-stays",
+        "A witness that was elected goes on leading.",
+        Edit(
+            "Leader._on_config_committed",
+            "not now.may_lead(state.own_id)",
+            "not now.has_voter(state.own_id)",
+        ),
+        directed(ROLES + "witness_leads_until_a_voter_with_rows_can"),
+    ),
+    mutation(
+        "W4-known",
+        "A witness that leads answers for conditional writes, whose outcome it does not have.",
+        Edit("Leader.on_publish", "state.is_witness", "False"),
+        directed(ROLES + "witness_that_leads_answers_for_no_earlier_write"),
+    ),
+    mutation(
+        "W5-stands",
+        "A reader stands in elections.",
+        Edit("VotingElector._stands_last", "role is not MemberRole.READER", "True"),
+        directed(TERMS + "reader_never_stands"),
+    ),
+    mutation(
+        "W5-record",
+        "A reader becomes a voter without having held a record by which it is none.",
+        Edit("_replace", "_is_reader(config, node)", "False"),
+        directed(ROLES + "reader_learns_that_it_is_one_no_longer_before_it_votes"),
+    ),
+    mutation(
+        "W6-floor",
+        "A witness trims what its quorum of voters has, witnesses among them.",
+        Edit("Floors.of", "not runner.has_rows", "False"),
+        directed(WITNESSES + "witness_keeps_records_until_voters_with_rows_have_them"),
+    ),
+    mutation(
+        "W6-base",
+        "A witness is given a base above what enough voters with rows hold.",
+        Edit("SnapshotSender._why_no_base_for", "runner.core.rows_seq() >= base.seq", "True"),
+        directed(WITNESSES + "base_for_a_witness_waits_for_voters_with_rows"),
+    ),
+    mutation(
+        "W7-reads",
+        "A witness serves reads from its empty table.",
+        Edit("serving_refusal", "not runner.has_rows", "False"),
+        directed(WITNESSES + "witness_has_the_log_and_no_rows"),
+    ),
+    mutation(
+        "W7-table",
+        "A witness gives its empty table to another replica.",
+        Edit("SnapshotSender._table_refusal", "not runner.has_rows", "False"),
+        directed(WITNESSES + "witness_gives_no_table"),
+    ),
+)
