@@ -199,6 +199,19 @@ def test_disk_that_is_nearly_full_costs_its_node_the_leaderships_and_no_write(pa
     calm_again(world, lambda: world.target.mend_disk(leader))
 
 
+def test_disk_of_one_node_fills_up_and_is_free_again() -> None:
+    """One node sees that in time, and takes all that it took before once there is space."""
+    world = World()
+    heal = world.inject("disk-nearly-full")
+    (crowded,) = (node for node in world.nodes() if node.free_bytes is not None)
+    assert crowded.runner is not None
+    space = crowded.runner.space
+    world.write_until(lambda: space.is_low)
+    calm_again(world, heal)
+    world.write_until(lambda: not space.is_low)
+    assert not space.is_exhausted
+
+
 def test_slow_disk_makes_its_node_late() -> None:
     """Given a slow disk on one node, only this node still waits for its sync while the others are
     done.

@@ -21,7 +21,9 @@ from raftstore.storage.faulty_files import UNSYNCED_SUFFIX
 
 BEYOND_REPAIR: Final = {"mark": "mark", "identity": "raftstore.json"}
 """Damage to these keeps a node out for good (S0.1): a copy comes back when the fault is over."""
-NOTICED_FULL: Final = ('event="disk_low"', "no space left", "No space left")
+DISK_LOW: Final = 'event="disk_low"'
+SPACE_BACK: Final = 'event="disk_space_back"'
+NOTICED_FULL: Final = (DISK_LOW, "no space left", "No space left", "waiting for disk space")
 """A node says one of these when its disk fills up, or is full."""
 
 
@@ -139,7 +141,7 @@ class ProcessTarget(NodeProcesses):
         self._strikes.note(
             f"{taken} bytes of its disk taken, {left_bytes} left",
             [node],
-            lambda: any(text in self._log_since(node, before) for text in NOTICED_FULL),
+            lambda: self._is_short_of_space(node, before),
             f"{node} never noticed that its disk is nearly full",
         )
 
@@ -256,6 +258,14 @@ class ProcessTarget(NodeProcesses):
             client.step_down(channel)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _is_short_of_space(self, node: str, since: int) -> bool:
+        """It said so since then, or said it before and has seen no space meanwhile."""
+        said = self._log_since(node, since)
+        if any(text in said for text in NOTICED_FULL):
+            return True
+        whole = self._log_since(node, 0)
+        return whole.rfind(DISK_LOW) > whole.rfind(SPACE_BACK)
 
     def _clients(self) -> Clients:
         if self.clients is None:
