@@ -104,6 +104,9 @@ class ReplicationSettings:
     OverloadedError. Twice read.waiting_reads_max, so that it is that share which refuses."""
     hand_over_timeout_ms: int = 1_000
     """S9: after this the old leader accepts writes again."""
+    hand_over_lag_max: int = 1_000
+    """FIP-20: a leader that hands over takes writes until a successor has no more rows than this to
+    apply, and gives up after hand_over_timeout_ms if none gets there."""
     refused_keep_ms: int = 600_000
     """Leader: so long a late copy of a write that was refused is refused, too (S5.6)."""
     lag_patience_ms: int = 10_000

@@ -25,6 +25,7 @@ from raftstore.protocol.payload_repair import (
 from raftstore.protocol.publish import PayloadRelay, PubMsg
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import (
+    AskApplied,
     CommitNotice,
     MsgSync,
     ReadIndexReply,
@@ -62,6 +63,8 @@ class Follower:
         self._offering = OfferingFollower(state, self.queue, payloads)
         self._acked_seq = Seq(0)
         self._is_ack_wanted = False
+        self.applied_wanted = Seq(0)
+        """It acknowledges once more when it has applied so far; 0: it need not."""
         self._payload_wait: tuple[Seq, int] | None = None  # (base seq of the head, deadline)
         self._read_request: ReadIndexRequest | None = None
         state.verified_seq = Seq(0)
@@ -128,6 +131,9 @@ class Follower:
                 self._offering.on_ack(message)
             case RemovedNotice():
                 self._on_removed(message)
+            case AskApplied(seq=seq):
+                self.applied_wanted = seq
+                self.on_applied()
             case _:
                 pass  # meant for a leader: a late message to what this node was
 
@@ -385,6 +391,12 @@ class Follower:
             self._acknowledge(state.leader, match)
         if self._read_request is not None:
             self._confirm_reads(state.leader, self._read_request)
+
+    def on_applied(self) -> None:
+        """FIP-20: the leader waits for the table here before it hands over."""
+        if self._state.applied_seq >= self.applied_wanted > 0:
+            self.applied_wanted = Seq(0)
+            self._is_ack_wanted = True
 
     def _advance_commit(self) -> None:
         """S3.5: never above what is verified against the leader that reported the position."""

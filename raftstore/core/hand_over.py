@@ -1,34 +1,56 @@
-"""Planned change of leader (S9): stop accepting, wait for an equal target, ask it to take over."""
+"""Planned change of leader (S9): wait until a target is near, stop accepting, wait for an equal one
+that has applied everything (FIP-20), ask it to take over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from raftstore.core.effects import HandOverFailed, StepDown, TransferLeadership
 from raftstore.core.membership import is_open
 from raftstore.core.progress import Progress
 from raftstore.core.sequencer import Sequencer
 from raftstore.core.state import ChannelState
-from raftstore.types import NodeId
+from raftstore.protocol.replication import AskApplied
+from raftstore.types import NodeId, node_name
 
 
 class HandOver:
     """At most one hand-over of the leader of one term."""
 
     def __init__(
-        self, state: ChannelState, sequencer: Sequencer, progress: Mapping[NodeId, Progress]
+        self,
+        state: ChannelState,
+        sequencer: Sequencer,
+        progress: Mapping[NodeId, Progress],
+        probe: Callable[[NodeId], None],
     ) -> None:
+        """``probe``: have a member acknowledge."""
         self._state = state
         self._sequencer = sequencer
         self._progress = progress
+        self._probe = probe
         self._candidates: tuple[NodeId, ...] = ()
+        self._reason = ""
         self.deadline_ms: int | None = None
         """When the hand-over, or this try of it, is given up."""
+        self.due_ms: int | None = None
+        """When it is looked at again; None: none is under way."""
+        self._ask_at_ms: int | None = None
+        """When the candidates are asked again how far they have applied."""
+        self._is_closed = False
+        """Writes are refused because of it."""
+        self._needs_applied = True
         self._is_asked = False
         self._keeps_trying = False
         self._is_leaving = False
+        self._steps_down = ""
+        """Why the role is given up if nobody takes over in time."""
+        self.standing_refusal: str | None = None
+        """Why no write is accepted in this term, whatever becomes of hand-overs."""
         self.has_failed = False
         """A try of the present hand-over came to nothing."""
+
+    # --- how it begins ----------------------------------------------------------------------------
 
     def leave(self, reason: str, down: tuple[NodeId, ...]) -> None:
         """S0.4: the disk of this node hangs: an equal replica takes over, else all elect.
@@ -39,18 +61,34 @@ class HandOver:
         others = self._takers()
         if not others:
             return  # nobody else could lead
-        self._candidates = tuple(sorted(others, key=lambda node: self._rank(node, down)))
-        self._keeps_trying = self.has_failed = False
         self._is_leaving = True
-        self._begin_try()
+        self._begin_at_once(others, down)
 
     def stay(self) -> None:
         """The disk goes on before anybody took over: accept writes again."""
         if self._is_leaving:
             self._is_leaving = False
-            self.deadline_ms = None
-        if self.deadline_ms is None:
-            self._sequencer.refusal = None
+            self._end()
+        if self.deadline_ms is None or not self._is_closed:
+            self._reopen()
+
+    def yield_lead(self, reason: str) -> bool:
+        """M18: this replica was elected for its log alone: the first voter that holds all of it
+        leads, or all elect if none can. False: there is no voter to be asked."""
+        others = self._takers()
+        if not others:
+            return False
+        self._sequencer.refusal = reason
+        self._steps_down = reason
+        self._begin_at_once(others, ())
+        return True
+
+    def _begin_at_once(self, others: tuple[NodeId, ...], down: tuple[NodeId, ...]) -> None:
+        """Writes are refused already, so a successor that applies the rest later is soon enough."""
+        self._candidates = tuple(sorted(others, key=lambda node: self._rank(node, down)))
+        self._keeps_trying = self.has_failed = self._needs_applied = False
+        self._is_closed = True
+        self._begin_try()
 
     def _takers(self) -> tuple[NodeId, ...]:
         """M25, W4: the other voters of all sets in force that have rows; others would have to give
@@ -91,7 +129,8 @@ class HandOver:
     ) -> None:
         """Begin; None lets any voter that is equal to our end and not ``down`` take over.
 
-        ``keeps_trying``: never resume, ask another one instead; for a node that stops.
+        ``keeps_trying``: never resume, ask another one instead; for a node that stops. Once a try
+        has failed, whoever holds everything may lead there, applied or not.
         """
         state = self._state
         others = self._takers()
@@ -108,49 +147,145 @@ class HandOver:
         if target is None and not alive:
             state.emit(HandOverFailed("no other voter of the channel is up to take over"))
             return
-        # S9: stop accepting first, or the target never gets equal under load.
-        self._sequencer.refusal = f"the leader hands its role to another replica ({reason}); retry"
         self._candidates = alive if target is None else (target,)
-        self.has_failed = False
+        self._reason = reason
+        self.has_failed = self._is_closed = False
+        self._needs_applied = True
         self._keeps_trying = keeps_trying
+        if keeps_trying:
+            self._close()
         self._begin_try()
 
+    # --- how it goes on ---------------------------------------------------------------------------
+
     def advance(self) -> None:
-        """Ask the target as soon as it durably holds everything this leader has."""
+        """Ask the target as soon as it durably holds everything this leader has, and its table
+        shows it (FIP-20)."""
         state = self._state
         if self.deadline_ms is None or self._is_asked:
             return
-        for node in self._candidates:
+        if not self._is_closed and any(map(self._is_near, self._candidates)):
+            # S9: stop accepting first, or the target never gets equal under load.
+            self._close()
+            self.deadline_ms = state.now_ms + state.settings.hand_over_timeout_ms
+            self._ask_at_ms = None
+        for node in self._candidates if self._is_closed else ():
             progress = self._progress.get(node)
             # S9: the target's durable match equals our end, so nothing can be lost on the way.
             if progress is not None and progress.match_seq == state.last_seq:
+                if self._needs_applied and progress.applied_seq < state.last_seq:
+                    continue
                 assert self._sequencer.refusal is not None, "S9: writes are accepted meanwhile"
                 self._is_asked = True
                 # Should it not take over, it is the last one to be asked again.
                 self._candidates = (*(n for n in self._candidates if n != node), node)
                 state.emit(TransferLeadership(node))
-                return
+                break
+        self._ask_applied()
+        self._arm()
+
+    def _is_near(self, node: NodeId) -> bool:
+        """Whether so little is left to a replica that writes may wait for it."""
+        progress = self._progress.get(node)
+        if progress is None or progress.acked_ms is None:
+            return False
+        left = self._state.last_seq - progress.applied_seq
+        return left <= self._state.settings.hand_over_lag_max
+
+    def _ask_applied(self) -> None:
+        """An idle replica acknowledges nothing, and one that applies does so later than it
+        acknowledges: have them say how far they are, again and again for what gets lost."""
+        state = self._state
+        if self._is_asked or not self._needs_applied:
+            self._ask_at_ms = None
+            return
+        if self._ask_at_ms is not None and state.now_ms < self._ask_at_ms:
+            return
+        if self._is_closed and state.commit_seq < state.last_seq:
+            self._ask_at_ms = None  # nobody can have applied it; the commit leads here again
+            return
+        self._ask_at_ms = state.now_ms + state.settings.commit_notice_interval_ms
+        for node in self._candidates:
+            progress = self._progress.get(node)
+            if progress is None:
+                continue
+            self._probe(node)
+            if self._is_closed and progress.match_seq == state.last_seq:
+                ask = AskApplied(channel=state.channel, term=state.term, seq=state.last_seq)
+                state.send_if_known(node, ask)
 
     def on_timer(self) -> None:
         """S9: on timeout accept writes again, or ask the next one if this node stops."""
-        if self.deadline_ms is None or self._state.now_ms < self.deadline_ms:
+        now_ms = self._state.now_ms
+        if self.deadline_ms is None:
+            return
+        if now_ms < self.deadline_ms:
+            self.advance()
             return
         self.has_failed = True
-        waited, stalled = self._state.settings.hand_over_timeout_ms, self._state.storage_stalled
-        what = "the target did not take over" if self._is_asked else "no target became equal"
-        text = f"{what} within {waited} ms" + (f"; {stalled}" if stalled else "")
+        stalled = self._state.storage_stalled
+        text = self._why_failed() + (f"; {stalled}" if stalled else "")
         self._state.emit(HandOverFailed(text, was_asked=self._is_asked))
-        if self._is_leaving and stalled is not None:
-            self.deadline_ms = None
-            self._state.emit(StepDown(stalled))  # the others elect by their histories (S1.1)
+        steps_down = stalled if self._is_leaving else self._steps_down
+        if steps_down:
+            self._end()
+            self._state.emit(StepDown(steps_down))  # the others elect by their histories (S1.1)
         elif self._keeps_trying:
+            self._needs_applied = False
             self._begin_try()
         else:
-            self.deadline_ms = None
-            self._sequencer.refusal = stalled
+            self._end()
+            self._reopen()
+
+    def _why_failed(self) -> str:
+        """What the try came to, by the candidate that came furthest."""
+        state, settings = self._state, self._state.settings
+        within = f"within {settings.hand_over_timeout_ms} ms"
+        if self._is_asked:
+            return f"the target did not take over {within}"
+        heard = [
+            (progress.applied_seq, progress.match_seq, node)
+            for node in self._candidates
+            if (progress := self._progress.get(node)) is not None and progress.acked_ms is not None
+        ]
+        if not heard:
+            return f"no target became equal {within}: none acknowledged anything in this term"
+        applied_seq, match_seq, node = max(heard)
+        left = f"{node_name(node)} has {state.last_seq - applied_seq} rows to apply"
+        if not self._is_closed:
+            return (
+                f"no target came near enough {within}: {left}, more than "
+                f"{settings.hand_over_lag_max} (replication.hand_over_lag_max); writes went on"
+            )
+        if match_seq == state.last_seq:
+            return f"no target became equal {within}: {left}"
+        lacks = f"{node_name(node)} lacks {state.last_seq - match_seq} rows"
+        return f"no target became equal {within}: {lacks}"
 
     def _begin_try(self) -> None:
-        assert self._sequencer.refusal is not None, "S9: a target is waited for while writes come"
+        assert self._sequencer.refusal is not None or not self._is_closed, (
+            "S9: a target is waited for while writes come"
+        )
         self.deadline_ms = self._state.now_ms + self._state.settings.hand_over_timeout_ms
         self._is_asked = False
+        self._ask_at_ms = None
         self.advance()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._sequencer.refusal = (
+            f"the leader hands its role to another replica ({self._reason}); retry"
+        )
+
+    def _reopen(self) -> None:
+        self._is_closed = False
+        self._sequencer.refusal = self._state.storage_stalled or self.standing_refusal
+
+    def _arm(self) -> None:
+        self.due_ms = self.deadline_ms
+        if self._ask_at_ms is not None and self.due_ms is not None:
+            self.due_ms = min(self.due_ms, self._ask_at_ms)
+
+    def _end(self) -> None:
+        self.deadline_ms = self._ask_at_ms = self.due_ms = None
+        self._steps_down = ""

@@ -7,6 +7,7 @@ the term is won (S3.4) and nothing of it survives a step-down.
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from raftstore.core.chain import digest_of
 from raftstore.core.change import Change
@@ -37,6 +38,8 @@ from raftstore.protocol.replication import (
 )
 from raftstore.types import NO_GUID, ChannelConfig, NodeId, RecordKind, ReplicaId, Role, Seq, Term
 
+ONLY_UNTIL: Final = "this replica leads only until a voter can; retry"
+
 
 class Leader:
     """This replica leads its channel in ``state.term``."""
@@ -56,7 +59,7 @@ class Leader:
         self.sequencer = Sequencer(state, self._replicas_holding)
         self.fetching = FetchingLeader(state, self.sequencer)
         self.reads = ReadRounds(state)
-        self.hand_over = HandOver(state, self.sequencer, self._progress)
+        self.hand_over = HandOver(state, self.sequencer, self._progress, self._probe)
         self.change = Change(
             state, self._progress, self.hand_over, self._append_config, self._probe
         )
@@ -75,7 +78,7 @@ class Leader:
         record = self._own_record(RecordKind.TERM_START, b"")
         if not state.configs.current.may_lead(state.own_id):
             # M18, W4: elected for its log alone, by voters that one of them may lead with it.
-            self.sequencer.refusal = "this replica leads only until a voter can; retry"
+            self.sequencer.refusal = self.hand_over.standing_refusal = ONLY_UNTIL
         self._replicate(record, inlined=True)
 
     def _own_record(self, kind: RecordKind, payload: bytes) -> Record:
@@ -211,6 +214,8 @@ class Leader:
         if state.configs.current is now and not now.may_lead(state.own_id):
             for node, progress in self._progress.items():
                 self._send_notice(node, progress)
+            if now.has_member(state.own_id) and self.hand_over.yield_lead(ONLY_UNTIL):
+                return  # M18, W4: it was elected for its log, and knows who holds all of that
             text = "a committed configuration does not name this replica as a voter with rows"
             state.emit(StepDown(text))
         else:
@@ -283,6 +288,7 @@ class Leader:
             progress.arm_resend(state.now_ms, state.settings.resend_interval_ms)
         if moved:
             self.advance_commit()
+        if self.hand_over.deadline_ms is not None:
             self.hand_over.advance()
         if self.change.due_ms is not None:
             self.change.on_ack(sender, progress)
@@ -358,6 +364,8 @@ class Leader:
         self._arm_notice()
         if not was_ready or state.configs.committed is not before:
             self._on_config_committed(before.config)
+        if self.hand_over.deadline_ms is not None:
+            self.hand_over.advance()
 
     def _learn_freshness(self, commit_seq: Seq) -> None:
         """S7.3: a quorum stored the record in this term, so when it was appended nobody had
@@ -450,7 +458,7 @@ class Leader:
         for other in (
             self.sequencer.next_deadline_ms(),
             self.reads.next_deadline_ms(),
-            self.hand_over.deadline_ms,
+            self.hand_over.due_ms,
             self.change.due_ms,
         ):
             if other is not None and (due is None or other < due):

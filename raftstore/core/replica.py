@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 from raftstore.config import CatchUpSettings, MembershipSettings, ReplicationSettings
+from raftstore.core.chain_views import ChainViews
 from raftstore.core.doubt import UNKNOWN_END
 from raftstore.core.effects import Effect, HandOverFailed, ReadRefused
 from raftstore.core.events import (
@@ -74,7 +75,7 @@ DISPUTED: Final = (
 )
 
 
-class Replica(MemberViews):
+class Replica(MemberViews, ChainViews):
     """The replication protocol of one channel on one node.
 
     ``records`` are the channel's records behind the base of its log, in order (payloads may be
@@ -276,6 +277,8 @@ class Replica(MemberViews):
             for written in known:
                 self._leader.sequencer.on_outcome(written)
             self._leader.reads.advance()
+        elif self._follower.applied_wanted:
+            self._follower.on_applied()
 
     def _on_timer(self) -> None:
         self._payloads.expire(self._state.now_ms)
@@ -607,31 +610,6 @@ class Replica(MemberViews):
     def live_queue(self) -> tuple[tuple[Seq, Seq], ...]:
         """(base, last) of the records waiting in the live queue."""
         return () if self._leader is not None else self._follower.queue.seqs()
-
-    def chain_hash_at_commit(self) -> tuple[Seq, bytes]:
-        """Commit seq and the chain hash there; b"" if the log does not reach it (S13)."""
-        commit_seq = self._state.commit_seq
-        return commit_seq, self._state.chain.at(commit_seq) or b""
-
-    def chain_hash_at(self, history: History) -> bytes | None:
-        """The chain hash at a record (S13); None: the log does not hold it, or its hash is not kept
-        any more."""
-        held = self._state.lineage.holds(history.term, history.seq)
-        return self._state.chain.at(history.seq) if held else None
-
-    @property
-    def is_disputed(self) -> bool:
-        """S13: another replica has another history, and no quorum has shown which is wrong."""
-        return self._state.is_disputed
-
-    @property
-    def chain_hashes_from(self) -> Seq:
-        """The first record whose chain hash is kept."""
-        return self._state.chain.first_seq
-
-    def chain_hash_of(self, seq: Seq) -> bytes | None:
-        """The chain hash at a seq; None: no record ends there, or its hash is not kept."""
-        return self._state.chain.at(seq)
 
     def statistics(self) -> ReplicaStatistics:
         """Sizes of everything bounded."""

@@ -149,6 +149,13 @@ class FreshReply(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag
     """Micro-batches in the log up to ``read_seq``; -1: not reported."""
 
 
+class AskApplied(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Leader -> the replica that shall lead: acknowledge once more when your table shows everything
+    up to ``seq`` (FIP-10, FIP-20)."""
+
+    seq: Seq
+
+
 class RemovedNotice(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> a replica that no configuration from ``config_seq`` on names: stop standing and
     asking for history (M13). A hint: nothing is deleted by it, and no configuration changes.
@@ -192,6 +199,7 @@ ReplicationMessage = (
     | FreshRequest
     | FreshReply
     | RemovedNotice
+    | AskApplied
     | PayloadRelay
     | RepairMessage
     | LogEndMessage

@@ -54,6 +54,7 @@ class Tag(IntEnum):
     TransferNow = 35
     StepDownNotice = 36
     RemovedNotice = 40
+    AskApplied = 41
     TakeLead = 45
     AskLead = 46
     LeadRefused = 47
@@ -219,6 +220,7 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.AskLogEnd: 6,
     Tag.LogEnd: 6,
     Tag.RemovedNotice: 6,
+    Tag.AskApplied: 6,
     Tag.TakeLead: 6,
     Tag.AskLead: 6,
     Tag.LeadRefused: 6,

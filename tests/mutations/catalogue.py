@@ -61,6 +61,7 @@ from tests.mutations.rules.share import SHARE_RULES
 from tests.mutations.rules.snapshot import SNAPSHOT_RULES
 from tests.mutations.rules.spark import SPARK_RULES
 from tests.mutations.rules.staged import STAGED_RULES
+from tests.mutations.rules.standby import STANDBY_RULES
 from tests.mutations.rules.storage import STORAGE_RULES
 from tests.mutations.rules.tables import TABLES_RULES
 from tests.mutations.rules.transport import TRANSPORT_RULES
@@ -105,6 +106,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *FRESHNESS_RULES,
             *BOUND_RULES,
             *FATE_RULES,
+            *STANDBY_RULES,
             *STORAGE_RULES,
             *TABLES_RULES,
             *IDENTITY_RULES,

@@ -28,6 +28,7 @@ from raftstore.protocol.payload_repair import (
 )
 from raftstore.protocol.publish import PayloadRelay, PubAck, PubMsg
 from raftstore.protocol.replication import (
+    AskApplied,
     CannotComplete,
     CaughtUp,
     CommitNotice,
@@ -199,6 +200,7 @@ def message_of(kind: type[Any], bench: Bench, term: Term) -> Any:
         ),
         FreshRequest: lambda: FreshRequest(CHANNEL, term, 1),
         FreshReply: lambda: _fresh_reply(bench, term),
+        AskApplied: lambda: AskApplied(CHANNEL, term, Seq(1)),
         RemovedNotice: lambda: RemovedNotice(CHANNEL, term, Seq(3), Seq(3)),
         PayloadRelay: lambda: PayloadRelay(CHANNEL, term, guid(77), digest_of(b"x"), b"x"),
         PayloadRequest: lambda: PayloadRequest(

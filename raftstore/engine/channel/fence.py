@@ -10,6 +10,7 @@ from raftstore.protocol.log_ends import AskLogEnd, LogEnd
 from raftstore.protocol.payload_repair import RelayedAck, WriteRequest
 from raftstore.protocol.publish import PayloadRelay
 from raftstore.protocol.replication import (
+    AskApplied,
     CommitNotice,
     FreshReply,
     MsgSync,
@@ -28,6 +29,7 @@ FROM_LEADER: Final = frozenset(
         ReadIndexRequest,
         FreshReply,
         RemovedNotice,
+        AskApplied,
         PayloadRelay,
         WriteRequest,
         RelayedAck,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from raftstore.core.effects import HandOverFailed, TransferLeadership
-from raftstore.core.events import HandOverRequested, RoleChanged
+from raftstore.config import ReplicationSettings
+from raftstore.core.effects import Effect, HandOverFailed, SendIfKnown, StepDown, TransferLeadership
+from raftstore.core.events import Applied, HandOverRequested, RoleChanged, StorageStalled
 from raftstore.protocol.publish import PubAck
-from raftstore.protocol.replication import StoreAck
-from raftstore.types import ChannelConfig, Role, Seq, Term
-from tests.core_world import CHANNEL, N1, N2, N3, OUTSIDER, Bench, make_replica
+from raftstore.protocol.replication import AskApplied, CommitNotice, StoreAck
+from raftstore.types import ChannelConfig, NodeId, Role, Seq, Term
+from tests.core_world import CHANNEL, N1, N2, N3, OUTSIDER, Bench, make_replica, record
 
 
 def leading(config: ChannelConfig | None = None) -> Bench:
@@ -19,9 +20,11 @@ def leading(config: ChannelConfig | None = None) -> Bench:
     return bench
 
 
-def acked(bench: Bench) -> None:
-    """n2 has everything."""
-    bench.receive(StoreAck(CHANNEL, Term(1), bench.replica.last_seq), N2)
+def acked(bench: Bench, node: NodeId = N2, *, applied_seq: int | None = None) -> list[Effect]:
+    """A follower has everything, and applied it, too, unless that is named."""
+    end = bench.replica.last_seq
+    applied = end if applied_seq is None else Seq(applied_seq)
+    return bench.receive(StoreAck(CHANNEL, Term(1), end, applied, end), node)
 
 
 def test_target_that_is_equal_takes_over_at_once() -> None:
@@ -38,9 +41,9 @@ def test_leader_stops_accepting_and_waits_until_the_target_is_equal() -> None:
     ((_, refused),) = bench.replies(bench.publish(2))
     assert refused.code == "unavailable"
     bench.persist()
-    acked(bench)
-    assert bench.of(TransferLeadership) == [TransferLeadership(N2)]
-    assert isinstance(bench.replies()[0][1], PubAck)
+    effects = acked(bench)
+    assert bench.of(TransferLeadership, effects) == [TransferLeadership(N2)]
+    assert isinstance(bench.replies(effects)[0][1], PubAck)
 
 
 def test_any_equal_voter_takes_over_when_none_is_named() -> None:
@@ -52,10 +55,12 @@ def test_any_equal_voter_takes_over_when_none_is_named() -> None:
 def test_leader_accepts_again_when_the_hand_over_times_out() -> None:
     """S9: on timeout resume."""
     bench = leading()
-    assert bench.do(HandOverRequested(N3, "drain")) == []
-    effects = bench.wait(1_000)
-    assert len(bench.of(HandOverFailed, effects)) == 1
-    bench.publish(1)
+    acked(bench, N3, applied_seq=0)
+    assert not bench.of(TransferLeadership, bench.do(HandOverRequested(N3, "drain")))
+    assert bench.replies(bench.publish(1))[0][1].code == "unavailable"
+    (failed,) = bench.of(HandOverFailed, bench.wait(1_000))
+    assert "n3 has 1 rows to apply" in failed.reason
+    bench.publish(2)
     assert len(bench.appended()) == 1
 
 
@@ -111,7 +116,7 @@ def test_learner_is_no_target() -> None:
 def test_voter_that_is_down_is_not_asked_although_it_was_equal() -> None:
     """S9: an idle channel's dead voter holds our end, too; asking it would only lose time."""
     bench = leading()
-    bench.receive(StoreAck(CHANNEL, Term(1), bench.replica.last_seq), N3)
+    acked(bench, N3)
     event = HandOverRequested(None, "stopping", down=(N2,))
     assert bench.do(event) == [TransferLeadership(N3)]
 
@@ -149,7 +154,7 @@ def test_failed_hand_over_tells_whether_the_target_may_still_take_over() -> None
 def test_node_that_stops_asks_the_next_voter_when_one_does_not_take_over() -> None:
     """S9: one after the other, equal ones only, and no write is accepted in between."""
     bench = leading()
-    bench.receive(StoreAck(CHANNEL, Term(1), bench.replica.last_seq), N3)
+    acked(bench, N3)
     asked = bench.do(HandOverRequested(None, "stopping", keeps_trying=True))
     assert asked == [TransferLeadership(N2)]
     effects = bench.wait(1_000)
@@ -167,5 +172,153 @@ def test_node_that_stops_passes_over_a_voter_that_is_behind() -> None:
     bench.do(HandOverRequested(None, "stopping", keeps_trying=True))
     assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N2)]
     bench.wait(1_000)
-    bench.receive(StoreAck(CHANNEL, Term(1), bench.replica.last_seq), N3)
+    acked(bench, N3)
     assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N3)]
+
+
+# --- what the successor's table shows (FIP-20) ----------------------------------------------------
+
+
+def asked_to_apply(bench: Bench, effects: list[Effect]) -> list[tuple[NodeId, Seq]]:
+    """Who was asked to acknowledge once its table shows a seq."""
+    return [
+        (each.to, each.message.seq)
+        for each in bench.of(SendIfKnown, effects)
+        if isinstance(each.message, AskApplied)
+    ]
+
+
+def test_target_is_asked_again_for_what_it_has_applied() -> None:
+    """FIP-20, S12: the question or its answer may be lost; a notice makes older versions answer."""
+    bench = leading()
+    bench.publish(1)
+    bench.persist()
+    acked(bench, applied_seq=1)
+    effects = bench.do(HandOverRequested(N2, "drain"))
+    assert asked_to_apply(bench, effects) == [(N2, Seq(2))]
+    assert asked_to_apply(bench, acked(bench, applied_seq=1)) == [], "it was asked a moment ago"
+    effects = bench.wait(ReplicationSettings().commit_notice_interval_ms)
+    assert asked_to_apply(bench, effects) == [(N2, Seq(2))]
+    assert bench.sent(CommitNotice, effects)
+    assert bench.of(TransferLeadership, acked(bench)) == [TransferLeadership(N2)]
+    assert asked_to_apply(bench, bench.wait(100)) == []
+
+
+def test_nobody_is_asked_to_apply_what_is_not_committed() -> None:
+    """S4.2: it cannot be applied; the commit itself leads to the question."""
+    bench = leading()
+    bench.publish(1)
+    acked(bench, applied_seq=1)
+    assert asked_to_apply(bench, bench.do(HandOverRequested(N2, "drain"))) == []
+    assert asked_to_apply(bench, bench.persist()) == [(N2, Seq(2))]
+
+
+def test_writes_go_on_until_the_target_is_near() -> None:
+    """FIP-20: a table that is thousands of rows behind would hold all writes up for as long."""
+    bench = Bench(make_replica(settings=ReplicationSettings(hand_over_lag_max=2)))
+    bench.lead()
+    for counter in range(1, 4):
+        bench.publish(counter)
+    bench.persist()
+    acked(bench, applied_seq=1)
+    bench.do(HandOverRequested(N2, "drain"))
+    assert len(bench.appended(bench.publish(4))) == 1, "3 rows are to be applied there"
+    bench.persist()
+    acked(bench, applied_seq=3)
+    assert bench.replies(bench.publish(5))[0][1].code == "unavailable"
+    assert bench.of(TransferLeadership, acked(bench)) == [TransferLeadership(N2)]
+
+
+def test_target_that_never_gets_near_costs_no_write() -> None:
+    """FIP-20: bounded, and the reason names what is missing and the setting."""
+    bench = Bench(make_replica(settings=ReplicationSettings(hand_over_lag_max=0)))
+    bench.lead()
+    bench.persist()
+    acked(bench, applied_seq=0)
+    bench.do(HandOverRequested(N2, "drain"))
+    (failed,) = bench.of(HandOverFailed, bench.wait(1_000))
+    assert "n2 has 1 rows to apply, more than 0" in failed.reason
+    assert "writes went on" in failed.reason
+    assert not failed.was_asked
+    bench.publish(1)
+    assert len(bench.appended()) == 1
+
+
+def test_time_to_get_near_is_not_taken_from_the_time_without_writes() -> None:
+    """S9: the second wait is bounded by itself."""
+    bench = Bench(make_replica(settings=ReplicationSettings(hand_over_lag_max=0)))
+    bench.lead()
+    bench.persist()
+    acked(bench, applied_seq=0)
+    bench.do(HandOverRequested(N2, "drain"))
+    bench.wait(900)
+    bench.publish(1)
+    bench.persist()
+    assert not bench.of(HandOverFailed, bench.wait(99))
+    acked(bench, applied_seq=2)
+    assert bench.of(TransferLeadership) == [TransferLeadership(N2)]
+    assert not bench.of(HandOverFailed, bench.wait(999))
+    assert bench.of(HandOverFailed, bench.wait(1))
+
+
+def test_node_that_stops_waits_for_no_table_twice() -> None:
+    """S9: a node that ends anyway had better hand over to whoever lacks no record."""
+    bench = leading()
+    bench.publish(1)
+    bench.persist()
+    acked(bench, applied_seq=1)
+    event = HandOverRequested(None, "stopping", keeps_trying=True)
+    assert not bench.of(TransferLeadership, bench.do(event))
+    assert bench.replies(bench.publish(2))[0][1].code == "unavailable"
+    assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N2)]
+
+
+def test_disk_that_hangs_waits_for_no_table() -> None:
+    """S0.4: nothing is served here, so whoever holds everything leads at once."""
+    bench = leading()
+    acked(bench, applied_seq=0)
+    assert bench.of(TransferLeadership, bench.do(StorageStalled("it hangs", ()))) == [
+        TransferLeadership(N2)
+    ]
+
+
+def test_follower_acknowledges_once_its_table_shows_what_was_asked_for() -> None:
+    """FIP-10: at once if it does already, later otherwise, and once."""
+    bench = Bench(make_replica(N1))
+    bench.steady()
+    bench.store_request(record(1), prev_term=0, commit_seq=1, inlined=True)
+    bench.persist()
+    assert bench.sent(StoreAck, bench.receive(AskApplied(CHANNEL, Term(1), Seq(1)))) == []
+    (ack,) = bench.sent(StoreAck, bench.do(Applied(Seq(1))))
+    assert (ack.match_seq, ack.applied_seq) == (1, 1)
+    assert bench.sent(StoreAck, bench.do(Applied(Seq(1)))) == []
+    assert len(bench.sent(StoreAck, bench.receive(AskApplied(CHANNEL, Term(1), Seq(1))))) == 1
+
+
+# --- a learner that leads (M18) -------------------------------------------------------------------
+
+
+def learner_that_leads() -> Bench:
+    """It was elected for its log alone, and has committed nothing yet."""
+    bench = Bench(make_replica(N3, config=ChannelConfig(((N1, N2),), learners=(N3,))))
+    bench.lead(me=N3)
+    bench.persist()
+    bench.receive(StoreAck(CHANNEL, Term(1), Seq(1)), N1)
+    return bench
+
+
+def test_learner_that_leads_hands_over_to_the_first_voter_with_its_log() -> None:
+    """M18: it knows who that is, so the others need not find out by electing."""
+    bench = learner_that_leads()
+    effects = bench.receive(StoreAck(CHANNEL, Term(1), Seq(1)), N2)
+    assert bench.of(TransferLeadership, effects) == [TransferLeadership(N1)]
+    assert not bench.of(StepDown, effects)
+    assert bench.replies(bench.publish(1, leader=N3))[0][1].code == "unavailable"
+
+
+def test_learner_that_leads_gives_up_when_no_voter_takes_over() -> None:
+    """M18, M5: it leads no longer than it must."""
+    bench = learner_that_leads()
+    bench.receive(StoreAck(CHANNEL, Term(1), Seq(1)), N2)
+    assert len(bench.of(StepDown, bench.wait(1_000))) == 1
+    assert bench.replies(bench.publish(1, leader=N3))[0][1].code == "unavailable"

@@ -10,6 +10,7 @@ from raftstore.core.effects import (
     ReadReady,
     ReadRefused,
     Send,
+    SendIfKnown,
     ServeSync,
     TransferLeadership,
 )
@@ -28,6 +29,7 @@ from raftstore.errors import (
 from raftstore.protocol.codec import decode, encode
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.replication import (
+    AskApplied,
     CommitNotice,
     MsgSyncRequest,
     ReadIndexReply,
@@ -39,13 +41,13 @@ from raftstore.types import WALL_MS_MAX, Outcome, Role, Seq, Term
 from tests.core_world import CHANNEL, N1, N2, N3, Bench, World, make_replica, record
 
 
-def ack(match_seq: int, term: int = 1) -> StoreAck:
+def ack(match_seq: int, term: int = 1, *, applied_seq: int = 0) -> StoreAck:
     """A follower's ack."""
     return StoreAck(
         channel=CHANNEL,
         term=Term(term),
         match_seq=Seq(match_seq),
-        applied_seq=Seq(0),
+        applied_seq=Seq(applied_seq),
         commit_seq=Seq(0),
     )
 
@@ -336,13 +338,33 @@ def test_hand_over_waits_for_an_equal_target() -> None:
     bench = ready_leader()
     bench.publish(1)
     bench.persist()
+    bench.receive(ack(1, applied_seq=1), N3)
     assert not bench.of(TransferLeadership, bench.do(HandOverRequested(N3, "test")))
-    assert bench.of(TransferLeadership, bench.receive(ack(2), N3)) == [TransferLeadership(N3)]
+    bench.receive(ack(2, applied_seq=1))
+    assert not bench.of(TransferLeadership, bench.receive(ack(1, applied_seq=2), N3))
+    effects = bench.receive(ack(2, applied_seq=2), N3)
+    assert bench.of(TransferLeadership, effects) == [TransferLeadership(N3)]
+
+
+def test_hand_over_waits_until_the_targets_table_shows_everything() -> None:
+    """FIP-20: what a successor has yet to apply its readers and writers would wait for."""
+    bench = ready_leader()
+    bench.publish(1)
+    bench.persist()
+    assert not bench.of(TransferLeadership, bench.do(HandOverRequested(N3, "test")))
+    effects = bench.receive(ack(2), N3)
+    assert not bench.of(TransferLeadership, effects)
+    asked = [(each.to, each.message) for each in bench.of(SendIfKnown, effects)]
+    assert asked == [(N3, AskApplied(CHANNEL, Term(1), Seq(2)))]
+    assert not bench.of(TransferLeadership, bench.receive(ack(2, applied_seq=1), N3))
+    effects = bench.receive(ack(2, applied_seq=2), N3)
+    assert bench.of(TransferLeadership, effects) == [TransferLeadership(N3)]
 
 
 def test_hand_over_stops_accepting_and_resumes_after_its_timeout() -> None:
     """S9: refused meanwhile, certainly not applied; accepted again when nobody took over."""
     bench = ready_leader()
+    bench.receive(ack(1), N3)
     bench.do(HandOverRequested(N3, "test"))
     refused = bench.replies(bench.publish(1))
     assert [m.code for _, m in refused] == [UnavailableError.code]
