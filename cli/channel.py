@@ -66,8 +66,9 @@ def list_channels(context: Context) -> None:
 @pass_context
 def info(context: Context, name: str, *, watch: bool) -> None:
     """Show every replica of a channel by its own report: whether it votes or only serves reads,
-    role, term, positions and lag; how far one is that catches up, and who keeps records in each
-    log.
+    role, term, positions and lag; which standbys could lead at once, by their leader; how far one
+    is that catches up, and who keeps records in each log. As JSON it has the record of the leader,
+    the replicas in sync (isr), the standbys in sync (iss), and the epochs of that.
 
     \b
     Example:
@@ -103,13 +104,19 @@ def _show_info(
         "id": placed.channel.hex(),
         "leader": None if leader is None else leader["node"],
     }
+    said, _ = _said(nodes.get(whole["leader"] or ""), table.name, number)
+    record, late = said.get("record"), said.get("late_standbys") or {}
     if context.output != "table":
-        context.show({**whole, "replicas": replicas})
+        context.show({**whole, "record": record, "late_standbys": late, "replicas": replicas})
         return
     context.show(None, [whole])
     for rows in (
         [
-            {field: row[field] for field in ("node", "member", *OWN_WORD, "note")}
+            {
+                **{field: row[field] for field in ("node", "member", *OWN_WORD)},
+                "standby": _standby(row["node"], record, late),
+                "note": row["note"],
+            }
             for row in replicas
         ],
         [_catch_up_row(row["node"], row["catch_up"]) for row in replicas if row["catch_up"]],
@@ -118,6 +125,13 @@ def _show_info(
         if rows:
             click.echo()
             context.show(None, rows)
+
+
+def _standby(node: str, record: Mapping[str, Any] | None, late: Mapping[str, str]) -> str:
+    """Whether a replica could lead at once, by its leader; if not, why."""
+    if record is None or node not in record["hot_standby_replicas"]:
+        return ""
+    return "in sync" if node in record["iss"] else late.get(node, "not in sync")
 
 
 def _catch_up_row(node: str, reported: Mapping[str, Any]) -> dict[str, Any]:

@@ -531,6 +531,15 @@ class ReplicaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class IssSettings:
+    """Which replicas count as standbys in sync (ISS), by what they have applied (FIP-17)."""
+
+    max_lag: int = 1_000
+    """Rows that a standby in sync may have to apply before it is none any more. To become one it
+    has to apply all that its leader's log held at some moment, so none goes in and out by turns."""
+
+
+@dataclass(frozen=True, slots=True)
 class TransportSettings:
     """Connections."""
 
@@ -606,5 +615,6 @@ class NodeSettings:
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     rebalance: RebalanceSettings = field(default_factory=RebalanceSettings)
     replica: ReplicaSettings = field(default_factory=ReplicaSettings)
+    iss: IssSettings = field(default_factory=IssSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

@@ -231,6 +231,7 @@ EVENT_TYPES: Final = (
     "join_refused",
     "replica_opened",
     "replica_deleted",
+    "iss_changed",
     "leader_moved",
     "leader_move_failed",
     "rebalance_started",

@@ -198,6 +198,9 @@ def channel_metadata(topology: Topology, channel: ChannelInfo, partition: int) -
         standby_hosts=tuple(hosts[node] for node in standbys if node in hosts),
         partition=partition,
         term=Term(0) if leader is None else leader.term,
+        in_sync_standby_hosts=tuple(
+            hosts[node] for node in standbys if node in hosts and node in channel.iss
+        ),
     )
 
 

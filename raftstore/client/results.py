@@ -149,6 +149,9 @@ class KeyQueryMetadata:
     standby_hosts: tuple[str, ...]
     partition: int
     term: Term
+    in_sync_standby_hosts: tuple[str, ...] = ()
+    """Those of the standbys that could lead at once (ISS), as the leader reported; empty also while
+    it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,13 @@ class ProgressView(NamedTuple):
     is_catching_up: bool
     cannot_complete: bool = False
 
+    def keeps_up(self, commit_seq: Seq) -> bool:
+        """Whether the follower's log is in sync: it holds what is committed, or takes new records
+        as they come (FIP-06)."""
+        return self.heard_ms is not None and (
+            self.match_seq >= commit_seq or not self.is_catching_up
+        )
+
 
 @dataclass(slots=True)
 class Progress:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from raftstore.policy.channel_record import VERSION
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, NodeView
 from raftstore.protocol.reads import Bounds
 from raftstore.types import NodeId, node_name
@@ -87,6 +88,26 @@ class ReplicaBody(msgspec.Struct, frozen=True, gc=False):
     update_ms_ago: int | None
 
 
+class RecordBody(msgspec.Struct, frozen=True, gc=False):
+    """Who leads a partition and who is in sync, with the epochs of that (FIP-06)."""
+
+    version: int
+    leader: str
+    leader_epoch: int
+    """The term that it leads in."""
+    replicas: list[str]
+    isr: list[str]
+    """Replicas whose logs keep up with the leader's, itself included."""
+    hot_standby_replicas: list[str]
+    """Those that keep the table up to date without leading."""
+    iss: list[str]
+    """Standbys in sync: those that have applied nearly everything, too."""
+    coordinator_epoch: int
+    """The term of the metadata channel."""
+    bucket_epoch: int
+    """Where the committed configuration stands in the log; 0: the creation's."""
+
+
 class ChannelStatus(msgspec.Struct, frozen=True, gc=False):
     """One partition: everything that routing uses (BLOG-29)."""
 
@@ -99,6 +120,8 @@ class ChannelStatus(msgspec.Struct, frozen=True, gc=False):
     replicas: list[ReplicaBody]
     batches: int | None
     """Micro-batches in what is committed; null: not known; 0: nobody marks them."""
+    record: RecordBody | None
+    """null: its leader is not known, or has not reported yet who is in sync."""
 
 
 class BoundsBody(msgspec.Struct, frozen=True):
@@ -179,7 +202,7 @@ def cluster_status(view: ClusterViewAnswer, wall_ms: int, kept: KeptLayout) -> C
         age_ms=view.age_ms,
         view_age_ms=view.built_ms_ago,
         bounds=_bounds(view.bounds),
-        channels=[_channel(channel, names) for channel in view.channels],
+        channels=[_channel(channel, names, view.metadata_term) for channel in view.channels],
         table_bounds={name: _bounds(bounds) for name, bounds in view.table_bounds.items()},
     )
 
@@ -275,7 +298,7 @@ def _lags(view: ClusterViewAnswer) -> _Lags:
     return lags
 
 
-def _channel(channel: ChannelView, names: _Names) -> ChannelStatus:
+def _channel(channel: ChannelView, names: _Names, metadata_term: int) -> ChannelStatus:
     return ChannelStatus(
         channel.table,
         channel.partition,
@@ -296,6 +319,24 @@ def _channel(channel: ChannelView, names: _Names) -> ChannelStatus:
             for hint in channel.replicas
         ],
         channel.batches,
+        _record(channel, names, metadata_term),
+    )
+
+
+def _record(channel: ChannelView, names: _Names, metadata_term: int) -> RecordBody | None:
+    sync = channel.sync
+    if sync is None or channel.leader is None:
+        return None
+    return RecordBody(
+        VERSION,
+        names[channel.leader],
+        channel.term,
+        [names[hint.node] for hint in channel.replicas],
+        [names[node] for node in sync.isr],
+        [names[node] for node in sync.hot_standbys],
+        [names[node] for node in sync.iss],
+        metadata_term,
+        sync.config_seq,
     )
 
 

@@ -97,6 +97,7 @@ SPECIAL_RANGES: Final = {
     "rebalance.respect_ms": Range(0, 7 * DAY_MS),
     "rebalance.stuck_ms": Range(10_000, 7 * DAY_MS),
     "replica.replace_after_ms": Range(0, 30 * DAY_MS),
+    "iss.max_lag": Range(0, 1_000_000_000),
     "retention.age_ms": Range(0, 366 * DAY_MS),
     "retention.channel_bytes": Range(1 * MIB, SIZES.high),
     "retention.channel_records": Range(1_000, COUNTS.high),

@@ -132,6 +132,30 @@ class SeenChannel(TypedDict):
     """What is missing in front of ``end_seq`` and is asked for."""
     end_seq: int
     """The last seq that is held as a whole record, in the log or in front of it."""
+    record: RecordStatus | None
+    """None: the viewpoint does not lead the channel, or has committed nothing in its term yet."""
+    late_standbys: dict[str, str]
+    """Why standbys of a channel that the viewpoint leads are not in sync."""
+
+
+class RecordStatus(TypedDict):
+    """Who leads a channel and who is in sync, with the epochs of that (``ChannelRecord``)."""
+
+    version: int
+    leader: str
+    leader_epoch: int
+    """The term that it leads in."""
+    replicas: list[str]
+    isr: list[str]
+    """Replicas whose logs keep up with the leader's, itself included."""
+    hot_standby_replicas: list[str]
+    """Those that keep the table up to date without leading."""
+    iss: list[str]
+    """Standbys in sync: those that have applied nearly everything, too."""
+    coordinator_epoch: int
+    """The term of the metadata channel."""
+    bucket_epoch: int
+    """Where the committed configuration stands in the channel's log; 0: the creation's."""
 
 
 class GapStatus(TypedDict):
@@ -211,6 +235,8 @@ class ChannelFacts:
     flapping: bool = False
     gaps: Sequence[GapStatus] = ()
     end_seq: Seq = Seq(0)
+    record: RecordStatus | None = None
+    late_standbys: Mapping[NodeId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +318,8 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
         flapping=channel.flapping,
         gaps=list(channel.gaps),
         end_seq=channel.end_seq,
+        record=channel.record,
+        late_standbys={node_name(node): why for node, why in channel.late_standbys.items()},
     )
 
 

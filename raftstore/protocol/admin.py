@@ -84,6 +84,8 @@ class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
     """Rows each replica is behind, in the order of ``replicas``; None: not known."""
     roles: dict[NodeId, MemberRole] = {}
     """Of the replicas that are no voters with rows: readers, witnesses, those that learn."""
+    iss: tuple[NodeId, ...] = ()
+    """Standbys in sync, as the leader reported; empty also when nothing is known."""
 
 
 class TableInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -235,6 +237,18 @@ class ReplicaHint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     update_ms_ago: Span63 | None
 
 
+class ChannelSync(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who keeps up with the leader of a channel, as that leader knows it (FIP-06)."""
+
+    isr: tuple[NodeId, ...]
+    """Whose logs do, the leader included."""
+    hot_standbys: tuple[NodeId, ...]
+    iss: tuple[NodeId, ...]
+    """Standbys in sync: those of both that have applied nearly everything, too."""
+    config_seq: Seq
+    """Where the committed configuration stands in the log; 0: it is the creation's."""
+
+
 class ChannelView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One channel as the node sees it; ``end_seq`` is the highest commit seq it knows of."""
 
@@ -249,6 +263,8 @@ class ChannelView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     batches: Count63 | None = None
     """Micro-batches in what is committed, as far as reported; 0: no writer ever marked the end of
     one."""
+    sync: ChannelSync | None = None
+    """None: its leader is not known, or has not reported it yet."""
 
 
 class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -281,6 +297,8 @@ class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag
     channels: tuple[ChannelView, ...]
     table_bounds: dict[str, Bounds] = {}
     built_ms_ago: Span63 = 0
+    metadata_term: Term = Term(0)
+    """Of the metadata channel, whose leader coordinates."""
 
 
 class Metrics(Request, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -14,6 +14,7 @@ from raftstore.types import (
     ChannelConfig,
     ChannelId,
     Count63,
+    NodeId,
     ReplicaNumber,
     RequestId,
     Seq,
@@ -75,6 +76,20 @@ class LeadershipList(Message, frozen=True, array_like=True, gc=False, tag=tag_of
     leading: tuple[tuple[ChannelId, Term], ...]
 
 
+class InSync(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The followers that keep up with a leader, as it knows them (FIP-06)."""
+
+    nodes: tuple[NodeId, ...]
+    """Those whose logs do; standbys in sync come first."""
+    standbys_in_sync: Count63
+    """The first so many of them have applied nearly all of it, too."""
+
+    @property
+    def standbys(self) -> tuple[NodeId, ...]:
+        """Standbys in sync (ISS)."""
+        return self.nodes[: self.standbys_in_sync]
+
+
 class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One replica's position in one channel, as its node reports it (KLIP-35, S13)."""
 
@@ -89,6 +104,8 @@ class ChannelPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     applied_batches: Told63 = -1
     """Micro-batches committed as far as known, and applied; -1: not reported."""
     replica: ReplicaNumber = FOUNDING_NUMBER
+    in_sync: InSync | None = None
+    """Of a leader; None: it does not know yet, or is of an older version."""
 
 
 class Run(NamedTuple):

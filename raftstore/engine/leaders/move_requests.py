@@ -13,6 +13,7 @@ from typing import Final
 
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.leaders.parts import LeaderParts
+from raftstore.engine.leaders.standbys import Standbys
 from raftstore.protocol.leader_moves import AskLead, LeadRefused, TakeLead
 from raftstore.types import ChannelId, FollowerMode, NodeId, ReplicaId, Role, Term, node_name
 
@@ -29,10 +30,16 @@ REASON: Final = "leaders are spread evenly"
 class MoveRequests:
     """The requests about moves that one node gets."""
 
-    def __init__(self, parts: LeaderParts, refused: Callable[[NodeId, LeadRefused], None]) -> None:
+    def __init__(
+        self,
+        parts: LeaderParts,
+        standbys: Standbys,
+        refused: Callable[[NodeId, LeadRefused], None],
+    ) -> None:
         """``refused``: takes a refusal where this node has planned the move itself."""
         self._parts = parts
         self._channels = parts.channels
+        self._standbys = standbys
         self._refused = refused
         self._stood_still_ms: int | None = None
 
@@ -118,7 +125,9 @@ class MoveRequests:
             behind = runner.core.last_seq - progress.match_seq
             if progress.heard_ms is None or behind > BEHIND_MAX:
                 return f"the channel recovers: {node_name(node)} is {behind} rows behind"
-        return None
+        # FIP-14: writes would wait for what its table lacks.
+        late = self._standbys.why_not_in_sync(runner, target)
+        return f"{node_name(target)} is no standby in sync: {late}" if late else None
 
     def _is_handing_over(self, runner: ChannelRunner) -> bool:
         """Whether the node gives the leadership away already, by itself or for an operator."""

@@ -7,6 +7,7 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.leaders.balancer import LeaderBalancer
 from raftstore.engine.leaders.move_requests import MoveRequests
 from raftstore.engine.leaders.parts import LeaderParts
+from raftstore.engine.leaders.standbys import Standbys
 from raftstore.protocol.leader_moves import AskLead, LeadRefused, TakeLead
 from raftstore.protocol.message import Message
 from raftstore.types import NodeId
@@ -18,15 +19,22 @@ class Leaders:
     def __init__(self, parts: LeaderParts) -> None:
         self._parts = parts
         self.balancer = LeaderBalancer(parts, parts.node.settings.rebalance, self._ask)
-        self.move_requests = MoveRequests(parts, self.balancer.on_refused)
-        self.deadlines = self.balancer.deadlines
-        self.on_timer = self.balancer.on_timer
+        self.standbys = Standbys(parts, parts.node.settings.iss)
+        self.move_requests = MoveRequests(parts, self.standbys, self.balancer.on_refused)
+        self.deadlines = (self.balancer.deadlines, self.standbys.deadlines)
+        parts.watch.reports.on_position = self.standbys.on_position
+        parts.watch.reports.in_sync = self.standbys.in_sync
         self.stood_still = self.move_requests.stood_still
 
     def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
         """A channel's role, term or leader changed."""
-        del before
+        self.standbys.leader_changed(runner, before, now_ms)
         self.balancer.leader_changed(runner.channel, now_ms)
+
+    def on_timer(self, now_ms: int) -> None:
+        """Look at standbys and at who leads what, when that is due."""
+        self.standbys.on_timer(now_ms)
+        self.balancer.on_timer(now_ms)
 
     def on_message(self, sender: NodeId, message: Message, now_ms: int) -> bool:
         """Take a message of another node; False: it is about something else."""

@@ -21,7 +21,7 @@ from raftstore.engine.peers.gap_reports import GapReports
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.peer_parts import PeerParts
 from raftstore.policy.payload_sources import ReportedLog
-from raftstore.protocol.node import ChannelPosition, LagReport
+from raftstore.protocol.node import ChannelPosition, InSync, LagReport
 from raftstore.types import ChannelId, DiskRoom, NodeId, Role, Seq, Term
 
 LATE_REPORTS_MAX = 64
@@ -76,6 +76,10 @@ class LagReports:
         """What the newest report of each node names."""
         self._committed: dict[ChannelId, Committed] = {}
         self.gaps = GapReports(parts)
+        self.on_position: Callable[[ChannelRunner, NodeId, ChannelPosition], None] = _nothing
+        """Is called with every position that is reported of a channel hosted here."""
+        self.in_sync: Callable[[ChannelRunner], InSync | None] = _unknown
+        """Who keeps up with a leader here."""
 
     # --- reports sent -----------------------------------------------------------------------------
 
@@ -120,10 +124,30 @@ class LagReports:
             position = reported.get(channel)
             # S7.3: a leader may stop knowing its position while nothing happens to its channel.
             if position is None or (position.is_leader and not runner.core.knows_position):
-                position = reported[channel] = _position(runner)
+                position = reported[channel] = self._position(runner)
                 self.gaps.look(runner)
             mine.append((runner, position))
         return mine
+
+    def _position(self, runner: ChannelRunner) -> ChannelPosition:
+        commit_seq, commit_hash = runner.core.chain_hash_at_commit()
+        is_leader = runner.elector.role is Role.LEADER
+        if is_leader and not runner.core.knows_position:
+            commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term
+        applied_seq = runner.parts.tables.applied_seq(runner.channel)
+        return ChannelPosition(
+            channel=runner.channel,
+            term=runner.elector.term,
+            is_leader=is_leader,
+            applied_seq=applied_seq,
+            commit_seq=commit_seq,
+            last_seq=runner.core.last_seq,
+            commit_hash=commit_hash,
+            commit_batches=runner.core.tell_batches(commit_seq),
+            applied_batches=runner.core.tell_batches(applied_seq),
+            replica=runner.core.number,
+            in_sync=self.in_sync(runner) if is_leader else None,
+        )
 
     # --- reports received -------------------------------------------------------------------------
 
@@ -149,6 +173,7 @@ class LagReports:
                         self._hint(channel, sender, position.term)
                 continue
             self._take(sender, position, arrived_ms)
+            self.on_position(runner, sender, position)
             if position.is_leader and position.commit_seq:
                 runner.on_leader_position(sender, position.term, arrived_ms, now_ms)
             runner.on_peer_hash(
@@ -290,20 +315,9 @@ class LagReports:
         return leader
 
 
-def _position(runner: ChannelRunner) -> ChannelPosition:
-    commit_seq, commit_hash = runner.core.chain_hash_at_commit()
-    if runner.elector.role is Role.LEADER and not runner.core.knows_position:
-        commit_seq, commit_hash = Seq(0), b""  # S7.3: it does not know the position of its term
-    applied_seq = runner.parts.tables.applied_seq(runner.channel)
-    return ChannelPosition(
-        channel=runner.channel,
-        term=runner.elector.term,
-        is_leader=runner.elector.role is Role.LEADER,
-        applied_seq=applied_seq,
-        commit_seq=commit_seq,
-        last_seq=runner.core.last_seq,
-        commit_hash=commit_hash,
-        commit_batches=runner.core.tell_batches(commit_seq),
-        applied_batches=runner.core.tell_batches(applied_seq),
-        replica=runner.core.number,
-    )
+def _nothing(runner: ChannelRunner, sender: NodeId, position: ChannelPosition) -> None:
+    """Nobody listens."""
+
+
+def _unknown(runner: ChannelRunner) -> InSync | None:
+    """Nobody knows."""

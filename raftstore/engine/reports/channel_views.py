@@ -23,7 +23,8 @@ from raftstore.engine.peers.lag_reports import NOBODY
 from raftstore.engine.reads.read_rules import serving_refusal
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.policy.lag import rows_behind
-from raftstore.protocol.admin import ChannelView, ReplicaHint
+from raftstore.policy.standbys import HOT_STANDBY_ROLES, hot_standbys
+from raftstore.protocol.admin import ChannelSync, ChannelView, ReplicaHint
 from raftstore.protocol.node import ChannelPosition
 from raftstore.types import ChannelId, MemberRole, NodeId, Role, Seq, Term
 
@@ -74,6 +75,7 @@ class CachedChannelView:
         "_node",
         "_runner",
         "_reporting",
+        "_sync",
         "_term",
         "channel",
         "is_stale",
@@ -110,6 +112,8 @@ class CachedChannelView:
         """This node leads it and knows how far it is committed."""
         self._leader: NodeId | None = None
         self._term = Term(0)
+        self._sync: tuple[NodeId, Term, ChannelSync] | None = None
+        """What the leader of a term knows of the others."""
         self._reporting: NodeId | None = None
         """Of a channel that lives elsewhere: the leader whose reports give its end."""
 
@@ -139,6 +143,7 @@ class CachedChannelView:
         hints = [_hint(found, now_ms, known_ms, reported_ms) for found in self._found]
         if self.roles:
             hints = [_with_role(hint, self.roles.get(hint.node)) for hint in hints]
+        sync = self._sync
         return ChannelView(
             self.channel,
             self.table,
@@ -149,6 +154,7 @@ class CachedChannelView:
             age_ms,
             tuple(hints),
             None if self._batches == NOT_REPORTED else self._batches,
+            sync[2] if sync is not None and sync[:2] == (leader, term) else None,
         )
 
     # --- a look -----------------------------------------------------------------------------------
@@ -165,6 +171,41 @@ class CachedChannelView:
             self._found = [self._elsewhere(each, reported.get(each)) for each in self.replicas]
         else:
             self._look_at(runner, reported)
+        self._sync = self._known_sync(runner, reported)
+
+    def _known_sync(
+        self, runner: ChannelRunner | None, reported: Reported
+    ) -> tuple[NodeId, Term, ChannelSync] | None:
+        """FIP-06: by the leader here, or by what the leader of the newest term reported."""
+        node = self._node
+        if runner is not None and runner.elector.role is Role.LEADER:
+            record = node.leaders.standbys.record(runner)
+            if record is None:
+                return None
+            sync = ChannelSync(
+                record.isr, record.hot_standby_replicas, record.iss, record.bucket_epoch
+            )
+            return record.leader, record.leader_epoch, sync
+        leading = [(told.term, each) for each, told in reported.items() if told.is_leader]
+        if not leading:
+            return None
+        term, leader = max(leading)
+        told = reported[leader].in_sync
+        if told is None:
+            return None
+        if runner is None:
+            entry = node.controller.catalog.changes.get(self.channel)
+            config_seq = Seq(0) if entry is None else entry.config_seq
+            standbys = tuple(
+                each
+                for each in self.replicas
+                if each != leader and self.roles.get(each, MemberRole.VOTER) in HOT_STANDBY_ROLES
+            )
+        else:
+            config_seq = runner.core.committed_config().seq
+            standbys = hot_standbys(runner.config(), leader)
+        iss = tuple(each for each in told.standbys if each in standbys)
+        return leader, term, ChannelSync((leader, *told.nodes), standbys, iss, config_seq)
 
     def _look_at(self, runner: ChannelRunner, reported: Reported) -> None:
         """At a channel that is hosted here: its core knows most."""

@@ -97,7 +97,8 @@ class ClusterInfoReport:
         if view is None or tuple(hint.node for hint in view.replicas) != replicas:
             return ChannelInfo(channel, replicas, leader, term, roles=roles)
         lags = tuple([hint.lag for hint in view.replicas])
-        return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags, roles)
+        iss = view.sync.iss if view.sync is not None and view.leader == leader else ()
+        return ChannelInfo(channel, replicas, leader, term, view.end_seq, lags, roles, iss)
 
 
 def _state_of(member: NodeId, catalog: Catalog) -> str:

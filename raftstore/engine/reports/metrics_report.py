@@ -75,9 +75,20 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_log_floors_given_up_total", (), float(given_up)
     yield from _snapshots(node)
     yield from _moves(node)
+    yield from _standbys(node)
     yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
+
+
+def _standbys(node: NodeParts) -> Iterator[Sample]:
+    """Of the channels that this node leads (FIP-17)."""
+    standbys = node.leaders.standbys
+    found = standbys.counts()
+    yield "raftstore_hot_standbys", (), float(found["hot_standbys"])
+    yield "raftstore_standbys_in_sync", (), float(found["in_sync"])
+    yield "raftstore_standbys_entered_total", (), float(standbys.entered_total)
+    yield "raftstore_standbys_left_total", (), float(standbys.left_total)
 
 
 def _healing(node: NodeParts) -> Iterator[Sample]:
@@ -94,9 +105,9 @@ def _healing(node: NodeParts) -> Iterator[Sample]:
 def _moves(node: NodeParts) -> Iterator[Sample]:
     """Of leaderships and of replicas, at the node that leads the metadata channel."""
     rebalancer = node.controller.rebalancer
-    yield "raftstore_leader_moves_total", (), float(node.leaders.moved_total)
-    yield "raftstore_leader_moves_failed_total", (), float(node.leaders.failed_total)
-    yield "raftstore_leader_moves_left", (), float(node.leaders.moves_left)
+    yield "raftstore_leader_moves_total", (), float(node.leaders.balancer.moved_total)
+    yield "raftstore_leader_moves_failed_total", (), float(node.leaders.balancer.failed_total)
+    yield "raftstore_leader_moves_left", (), float(node.leaders.balancer.moves_left)
     yield "raftstore_replica_moves_total", (), float(rebalancer.moved_total)
     yield "raftstore_replica_moves_failed_total", (), float(rebalancer.failed_total)
     yield "raftstore_replica_moves_left", (), float(rebalancer.moves_left)

@@ -15,7 +15,7 @@ from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.engine.healing.service import Healing
-from raftstore.engine.leaders.balancer import LeaderBalancer
+from raftstore.engine.leaders.service import Leaders
 from raftstore.engine.meters import Meters
 from raftstore.engine.node_ports import NodeIdentity
 from raftstore.engine.peers.failover_watch import FailoverWatch
@@ -52,7 +52,7 @@ class NodeParts:
     retention: Retention
     healing: Healing
     expirer: Expirer
-    leaders: LeaderBalancer
+    leaders: Leaders
     snapshots: ReplicaSnapshots
     step_downs: StepDownLimit
     guard: StorageGuard

@@ -15,6 +15,7 @@ from raftstore.policy.status import (
     FloorStatus,
     GapStatus,
     NodeFacts,
+    RecordStatus,
     ReplicaFacts,
     StatusFacts,
     build_status,
@@ -51,7 +52,8 @@ def node_status(node: NodeParts, now_ms: int, reserve_bytes: int | None = None) 
     status["scans"] = {"pins": node.reader.scans.pins, "under_way": node.reader.scans.under_way}
     status["scrub"] = _scrub(node, now_ms)
     status["metadata"] = _metadata(node, now_ms)
-    status["leaders"] = node.leaders.status(now_ms)
+    status["leaders"] = node.leaders.balancer.status(now_ms)
+    status["standbys"] = node.leaders.standbys.status()
     stall = node.guard.stall()
     status["storage_stall"] = None if stall is None else stall._asdict()
     space = node.guard.space
@@ -97,6 +99,8 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
     healing = node.healing.describe(runner.channel)
     under_way = node.snapshots.receiver.progress(runner.channel, now_ms)
     reason = "; ".join(filter(None, (reason, healing, under_way)))
+    standbys = node.leaders.standbys
+    record = standbys.record(runner)
     return ChannelFacts(
         channel=runner.channel,
         table=runner.name.rpartition("/")[0],
@@ -133,6 +137,12 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
             for gap in node.watch.reports.gaps.seen(runner)
         ],
         end_seq=gaps_of(runner).end_seq,
+        record=None if record is None else cast("RecordStatus", record.shown()),
+        late_standbys={
+            standby: standbys.why_not_in_sync(runner, standby)
+            for standby in (() if record is None else record.hot_standby_replicas)
+            if record is not None and standby not in record.iss
+        },
     )
 
 

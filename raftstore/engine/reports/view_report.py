@@ -89,6 +89,7 @@ class ViewReport:
                 self._node_view(peer, at, now_ms) for peer, at in controller.endpoints().items()
             ),
             channels=tuple(self.kept.views(now_ms)),
+            metadata_term=controller.metadata.elector.term,
         )
 
     def _node_view(self, peer: NodeId, endpoint: str, now_ms: int) -> NodeView:

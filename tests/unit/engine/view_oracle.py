@@ -12,7 +12,7 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.engine.reads.read_rules import serving_refusal
 from raftstore.policy.lag import known_lag
-from raftstore.protocol.admin import ChannelView, ReplicaHint
+from raftstore.protocol.admin import ChannelSync, ChannelView, ReplicaHint
 from raftstore.protocol.node import ChannelPosition
 from raftstore.types import ChannelId, NodeId, Role, Seq, channel_id
 
@@ -24,7 +24,7 @@ def channels_of(node: NodeRunner, now_ms: int) -> tuple[ChannelView, ...]:
         for partition, replicas in enumerate(table.placement):
             channel = channel_id(table.uuid, partition)
             leader, term = node.controller.leader_of(channel)
-            look = _Look(node, channel, now_ms)
+            look = _Look(node, channel, now_ms, tuple(replicas))
             views.append(
                 ChannelView(
                     channel=channel,
@@ -36,6 +36,7 @@ def channels_of(node: NodeRunner, now_ms: int) -> tuple[ChannelView, ...]:
                     leader_info_age_ms=look.age_ms,
                     replicas=tuple(look.at(replica) for replica in replicas),
                     batches=look.batches(),
+                    sync=look.sync(leader, term),
                 )
             )
     return tuple(views)
@@ -44,10 +45,13 @@ def channels_of(node: NodeRunner, now_ms: int) -> tuple[ChannelView, ...]:
 class _Look:
     """At one channel, at one moment."""
 
-    def __init__(self, node: NodeRunner, channel: ChannelId, now_ms: int) -> None:
+    def __init__(
+        self, node: NodeRunner, channel: ChannelId, now_ms: int, replicas: tuple[NodeId, ...]
+    ) -> None:
         self._node = node
         self._channel = channel
         self._now_ms = now_ms
+        self._replicas = replicas
         self._runner: ChannelRunner | None = node.channels.get(channel)
         self._reported: dict[NodeId, ChannelPosition] = node.watch.positions.get(channel, {})
         self._acked: dict[NodeId, ProgressView] = {}
@@ -85,6 +89,25 @@ class _Look:
         lag = known_lag(self.end_seq, found, self.age_ms, age_max_ms)
         time_ms, behind = self._time_ms(found, lag), self._behind(replica, found, lag)
         return ReplicaHint(replica, found, lag, time_ms, behind, role, told_ms_ago)
+
+    def sync(self, leader: NodeId | None, term: int) -> ChannelSync | None:
+        """Who keeps up, by the present leader: this node, or what that one reported."""
+        node, runner = self._node, self._runner
+        entry = node.controller.catalog.changes.get(self._channel)
+        members, config_seq = self._replicas, Seq(0) if entry is None else entry.config_seq
+        if runner is not None:
+            members, config_seq = runner.config().members, runner.core.committed_config().seq
+        if leader == node.me and runner is not None:
+            told = node.leaders.standbys.in_sync(runner)
+        else:
+            position = None if leader is None else self._reported.get(leader)
+            is_of_term = position is not None and position.is_leader and position.term == term
+            told = position.in_sync if position is not None and is_of_term else None
+        if told is None or leader is None:
+            return None
+        hot = tuple(each for each in members if each != leader)
+        iss = tuple(each for each in told.standbys if each in hot)
+        return ChannelSync((leader, *told.nodes), hot, iss, config_seq)
 
     def batches(self) -> int | None:
         """Micro-batches in what is committed, as far as any node reported."""

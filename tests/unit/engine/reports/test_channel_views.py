@@ -17,9 +17,10 @@ from raftstore.core.progress import ProgressView
 from raftstore.engine.peers.http_reports import HttpReports
 from raftstore.engine.peers.lag_reports import LagReports
 from raftstore.engine.reports.channel_views import ChannelViewCache, PlacedChannel, _Found, _hint
-from raftstore.protocol.admin import ChannelView, ReplicaHint
-from raftstore.protocol.node import ChannelPosition
-from raftstore.types import ChannelId, NodeId, Role, Seq, Term
+from raftstore.policy.channel_record import ChannelRecord
+from raftstore.protocol.admin import ChannelSync, ChannelView, ReplicaHint
+from raftstore.protocol.node import ChannelPosition, InSync
+from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, Seq, Term
 from tests.storage_helpers import CHANNEL
 
 ME, SECOND, THIRD = NodeId("n1"), NodeId("n2"), NodeId("n3")
@@ -74,7 +75,9 @@ class World:
             core=self.core,
             elector=SimpleNamespace(role=role, leader=leader, term=Term(4)),
             leader_info_heard_ms=None,
+            config=lambda: ChannelConfig(((ME, SECOND, THIRD),)),
         )
+        self.record: ChannelRecord | None = None
         self.hint: tuple[NodeId | None, Term] = (SECOND, Term(3))
         self.http_reports = HttpReports(HeartbeatSettings())
         parts: Any = SimpleNamespace(identity=SimpleNamespace(me=ME, http=""))
@@ -83,7 +86,12 @@ class World:
             me=ME,
             settings=SimpleNamespace(read=SimpleNamespace(leader_info_age_max_ms=AGE_MAX_MS)),
             tables=SimpleNamespace(applied_seq=self._applied_seq),
-            controller=SimpleNamespace(leader_of=lambda channel: self.hint),
+            controller=SimpleNamespace(
+                leader_of=lambda channel: self.hint, catalog=SimpleNamespace(changes={})
+            ),
+            leaders=SimpleNamespace(
+                standbys=SimpleNamespace(record=lambda runner: self.record),
+            ),
             watch=SimpleNamespace(
                 reports=self.reports,
                 http_reports=self.http_reports,
@@ -107,11 +115,13 @@ class World:
         batches: tuple[int, int] = (-1, -1),
         leads: bool = False,
         heard_ms: int = NOW - 300,
+        in_sync: InSync | None = None,
     ) -> None:
         """A node says where its replica is."""
         at = Seq(applied), Seq(commit), Seq(commit)
         self.reports.heard_ms[node] = heard_ms
-        self.reports.keep(node, ChannelPosition(CHANNEL, Term(3), leads, *at, b"", *batches))
+        position = ChannelPosition(CHANNEL, Term(3), leads, *at, b"", *batches, in_sync=in_sync)
+        self.reports.keep(node, position)
         self.cache.moved(CHANNEL)
 
     def say(self, node: NodeId, applied: int, heard_ms: int) -> None:
@@ -491,3 +501,37 @@ def test_what_is_unknown_of_rows_is_unknown_of_batches(
     """S7.3: an end that nobody reported lately measures nothing."""
     hint = _hint(found(rows=rows, batches=2, as_of_ms=60), 100, known_ms, {})
     assert (hint.lag, hint.batches_behind, hint.time_lag_ms) == (None, None, 40)
+
+
+# --- who keeps up (FIP-06) ------------------------------------------------------------------------
+
+
+def test_leader_shows_its_own_record() -> None:
+    """As it is at the look; a follower here shows what the leader reported."""
+    world = World(role=Role.LEADER, leader=ME)
+    assert world.view().sync is None
+    both = (SECOND, THIRD)
+    world.record = ChannelRecord(
+        ME, Term(4), (ME, *both), (ME, *both), both, (SECOND,), Term(1), Seq(7)
+    )
+    world.cache.moved(CHANNEL)
+    assert world.view().sync == ChannelSync((ME, *both), both, (SECOND,), Seq(7))
+
+
+def test_what_a_leader_reported_of_the_others_counts_while_it_leads() -> None:
+    """Of a channel that lives elsewhere; standbys in sync are replicas that are known here."""
+    world = World()
+    stranger = NodeId("n9")
+    told = InSync((THIRD, stranger, ME), 2)
+    world.report(SECOND, 100, leads=True, in_sync=told)
+    expected = ChannelSync((SECOND, THIRD, stranger, ME), (ME, THIRD), (THIRD,), Seq(0))
+    assert world.view().sync == expected
+    world.hint = (THIRD, Term(4))
+    assert world.view().sync is None, "another leader knows other replicas"
+
+
+def test_leader_of_an_older_version_reports_nobody() -> None:
+    """That says that nothing is known, not that nobody keeps up."""
+    world = World()
+    world.report(SECOND, 100, leads=True)
+    assert world.view().sync is None

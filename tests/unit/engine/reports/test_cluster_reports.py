@@ -66,7 +66,9 @@ class Bench:
         self.now_ms = range(1_001)
         self.known: dict[ChannelId, ChannelView] = {}
         self.metadata = SimpleNamespace(
-            channel=METADATA, core=SimpleNamespace(config=lambda: ChannelConfig(((ME, TWO),)))
+            channel=METADATA,
+            core=SimpleNamespace(config=lambda: ChannelConfig(((ME, TWO),))),
+            elector=SimpleNamespace(term=Term(5)),
         )
         entry = table(**of_table)
         catalog = SimpleNamespace(
