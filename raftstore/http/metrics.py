@@ -95,6 +95,12 @@ HELP: Final = {
     "raftstore_replica_moves_failed": "Such moves that ended as FAILED or TIMEOUT.",
     "raftstore_replica_moves_left": "Such moves of the open rebalance that have not ended, at the "
     "node that leads the metadata channel.",
+    "raftstore_hot_standbys": "Replicas of channels that this node leads, itself left out, that "
+    "keep the table up to date.",
+    "raftstore_standbys_in_sync": "Those of them that could lead at once, by what they have "
+    "applied.",
+    "raftstore_standbys_entered": "Times that a standby came in sync with a leader here.",
+    "raftstore_standbys_left": "Times that one was in sync no more: silent, behind, catching up.",
     "raftstore_rows_expired": "Rows whose lifetime was over, by the records of leaders here.",
     "raftstore_divergences": "Replicas whose history was another than a quorum's, as found here.",
     "raftstore_replicas_healed": "Replicas here that were quarantined, and are whole again.",

@@ -246,6 +246,31 @@ def test_info_tells_who_catches_up_and_who_keeps_records(monkeypatch: pytest.Mon
     assert (shown["catch_up"], shown["floors"], shown["flapping"]) == (CATCH_UP, [FLOOR], True)
 
 
+RECORD = {
+    "version": 2, "leader": "n1", "leader_epoch": 3, "replicas": ["n1", "n2", "n3"],
+    "isr": ["n1", "n2", "n3"], "hot_standby_replicas": ["n2", "n3"], "iss": ["n2"],
+    "coordinator_epoch": 5, "bucket_epoch": 7,
+}  # fmt: skip
+
+
+def test_info_tells_which_standbys_could_lead_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FIP-06: the record of the leader, and why the others are not in sync."""
+    late = {"n3": "it has 1204 rows to apply"}
+    told = {"record": RECORD, "late_standbys": late}
+    client = FakeClient(n1=[], n2=[], n3=[])
+    nodes = [node("n1", {**own("leader", 3), **told})]
+    nodes += [node(name, own("follower", 3)) for name in ("n2", "n3")]
+    monkeypatch.setattr(client, "cluster_status", lambda: SimpleNamespace(nodes=nodes))
+    result = run(monkeypatch, client, "channel", "info", "orders/0")
+    rows = {line.split()[0]: line for line in result.stdout.splitlines() if line.startswith("n")}
+    assert "in sync" not in rows["n1"]
+    assert "in sync" in rows["n2"]
+    assert "it has 1204 rows to apply" in rows["n3"]
+    result = run(monkeypatch, client, "channel", "info", "orders/0", "-o", "json")
+    shown = json.loads(result.stdout)
+    assert (shown["record"], shown["late_standbys"]) == (RECORD, late)
+
+
 def test_info_is_shown_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """--watch looks anew each time, until it is stopped."""
     pauses = iter([None, KeyboardInterrupt()])

@@ -89,6 +89,7 @@ class Channel:
     """When rows are said to expire, in ms since 1970, as a test wants it."""
     partition: int = 0
     batches: BatchTruth | None = None
+    iss: tuple[NodeId, ...] = ()
     history: list[Applied] = field(default_factory=list)
 
     def apply(self, message: PubMsg) -> PubAck:
@@ -444,7 +445,9 @@ class FakeCluster:
 
     def _channel(self, channel_id_: ChannelId) -> ChannelInfo:
         channel = self.channels[channel_id_]
-        return ChannelInfo(channel.channel, channel.replicas, channel.leader, channel.term)
+        return ChannelInfo(
+            channel.channel, channel.replicas, channel.leader, channel.term, iss=channel.iss
+        )
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something the nodes received makes the condition true."""

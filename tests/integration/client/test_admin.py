@@ -265,6 +265,10 @@ def test_key_metadata_names_active_and_standby_hosts() -> None:
         assert found.active_host == cluster.nodes["n1"].endpoint
         assert found.standby_hosts == tuple(cluster.nodes[n].endpoint for n in ("n2", "n3"))
         assert (found.partition, found.term) == (0, 1)
+        assert found.in_sync_standby_hosts == ()
+        cluster.add_table("standby")[0].iss = (cluster.nodes["n3"].id,)
+        told = await client.query_metadata_for_key("standby", 1)
+        assert told.in_sync_standby_hosts == (cluster.nodes["n3"].endpoint,)
         cluster.add_table("leaderless")[0].leader = None
         missing = await client.query_metadata_for_key("leaderless", 1)
         assert (missing.active_host, len(missing.standby_hosts), missing.term) == (None, 3, 0)

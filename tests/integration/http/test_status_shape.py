@@ -12,7 +12,13 @@ import msgspec
 from raftstore.http.app import ROUTES
 from raftstore.http.openapi import document
 from raftstore.http.status_shape import KeptLayout, LagInfoBody, cluster_status
-from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, NodeView, ReplicaHint
+from raftstore.protocol.admin import (
+    ChannelSync,
+    ChannelView,
+    ClusterViewAnswer,
+    NodeView,
+    ReplicaHint,
+)
 from raftstore.protocol.reads import Bounds
 from raftstore.types import NodeId, Seq, Term, channel_id, node_id
 from tests.integration.http.http_play import FakeGateway, Http
@@ -44,6 +50,7 @@ def view() -> ClusterViewAnswer:
             end_seq=Seq(end),
             leader_info_age_ms=10,
             replicas=replicas,
+            sync=ChannelSync((A, C), (C,), (C,), Seq(7)) if leader == A else None,
         )
         for number, leader, end, replicas in (
             (0, A, 123_000, (hint(A, 123_000, 0, "leader"), hint(C, 123_000, 0, "follower"))),
@@ -52,7 +59,9 @@ def view() -> ClusterViewAnswer:
         )
     )
     nodes = (node(A, "up", 0, 0), node(B, "down", 9_000, 9_500), node(C, "suspect", 200, 700))
-    return ClusterViewAnswer(1, A, b"c" * 16, 4, 0, Bounds(10_000), nodes, channels)
+    return ClusterViewAnswer(
+        1, A, b"c" * 16, 4, 0, Bounds(10_000), nodes, channels, metadata_term=Term(9)
+    )
 
 
 def shown() -> dict[str, Any]:
@@ -61,6 +70,25 @@ def shown() -> dict[str, Any]:
         msgspec.json.encode(cluster_status(view(), WALL_MS, KeptLayout()))
     )
     return status
+
+
+def test_fip_06_record_is_part_of_each_channel() -> None:
+    """With names and epochs as in the proposal; null while the leader has not reported it."""
+    assert [channel["record"] for channel in shown()["channels"]] == [
+        {
+            "version": 2,
+            "leader": "A",
+            "leader_epoch": 3,
+            "replicas": ["A", "C"],
+            "isr": ["A", "C"],
+            "hot_standby_replicas": ["C"],
+            "iss": ["C"],
+            "coordinator_epoch": 9,
+            "bucket_epoch": 7,
+        },
+        None,
+        None,
+    ]
 
 
 def test_blog_24_cluster_status_fits_its_json_schema() -> None:

@@ -6,6 +6,9 @@ from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
+STANDBYS = "tests/unit/policy/test_standbys.py::test_"
+JUDGED = "tests/unit/engine/leaders/test_standbys.py::test_"
+EVEN = "tests/unit/engine/leaders/test_even_leaders.py::test_"
 COMMIT = "tests/unit/core/test_rules_commit.py::test_"
 HAND_OVER = "tests/unit/core/test_hand_over.py::test_"
 
@@ -46,5 +49,47 @@ STANDBY_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(HAND_OVER + "learner_that_leads_hands_over_to_the_first_voter_with_its_log"),
+    ),
+    mutation(
+        "FIP-17-enters-equal",
+        "A standby counts as in sync as soon as it is near, and goes in and out by turns.",
+        Edit("InSyncStandbys.judge", "applied_seq < self._ends.get(node, end_seq)", "False"),
+        directed(
+            STANDBYS + "standby_enters_when_it_has_applied_everything",
+            STANDBYS + "standby_stays_within_the_bound_and_leaves_beyond_it",
+        ),
+    ),
+    mutation(
+        "FIP-18-leaves",
+        "A standby that falls behind stays in sync.",
+        Edit("InSyncStandbys.judge", "why_not or lag > self._max_lag", "why_not"),
+        directed(
+            STANDBYS + "standby_stays_within_the_bound_and_leaves_beyond_it",
+            STANDBYS + "nobody_in_sync_is_ever_beyond_the_bound_or_silent",
+        ),
+    ),
+    mutation(
+        "FIP-17-silent",
+        "A standby whose node fell silent stays in sync.",
+        Edit("Standbys._look", "node in silent", "False"),
+        directed(JUDGED + "standby_that_falls_silent_leaves_and_comes_back"),
+    ),
+    mutation(
+        "FIP-17-another-life",
+        "What an earlier life of a replica had applied counts for the present one.",
+        Edit("Standbys.on_position", "position.replica != config.number_of(sender)", "False"),
+        directed(JUDGED + "what_another_life_of_a_replica_reports_is_not_counted"),
+    ),
+    mutation(
+        "FIP-07-own-standby",
+        "A leader is a standby of itself.",
+        Edit("hot_standbys", "node != leader and is_hot_standby_candidate(config, node)", "True"),
+        directed(STANDBYS + "leader_is_no_standby_of_itself"),
+    ),
+    mutation(
+        "FIP-14-moves",
+        "The planner has leaderships moved to replicas whose tables are late.",
+        Edit("Standbys.why_not_in_sync", "known is not None and node in known.standbys", "True"),
+        directed(EVEN + "a_leader_hands_nothing_over_to_a_replica_that_is_no_standby_in_sync"),
     ),
 )

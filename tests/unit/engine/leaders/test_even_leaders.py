@@ -229,6 +229,20 @@ def test_a_leader_whose_follower_is_behind_hands_nothing_over(
     assert all("the channel recovers" in reason for reason in world.failures())
 
 
+def test_a_leader_hands_nothing_over_to_a_replica_that_is_no_standby_in_sync() -> None:
+    """FIP-14: writes would wait for what its table lacks."""
+    world = World()
+    channel, leader = next(
+        (c, node) for c, node in world.cluster.leaders().items() if node is not world.node
+        and c != world.metadata
+    )  # fmt: skip
+    runner, target = world.runner_of(leader), world.node.node
+    runner.leaders.standbys._led[channel].judged.leave(target)
+    term, refusals = runner.channels[channel].elector.term, world.refusals_of(leader)
+    runner.on_peer_message(target, AskLead(channel, term), *[runner.clock.now_ms] * 2)
+    assert ["is no standby in sync" in reason for reason in refusals] == [True]
+
+
 def test_a_leader_that_an_operator_has_hand_over_is_not_asked_for_another_node() -> None:
     """The operator's target counts."""
     world = World()
