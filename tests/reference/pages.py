@@ -41,6 +41,7 @@ SECTION_OF = {
     "ExpirySettings": "expiry",
     "RebalanceSettings": "rebalance",
     "ReplicaSettings": "replica",
+    "IssSettings": "iss",
     "TransportSettings": "transport",
     "HttpSettings": "http",
     "NodeSettings": "node",
