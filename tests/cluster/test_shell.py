@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import raftstore
 from raftstore.local_cluster import LocalCluster
+from tests.cluster.watching import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -119,6 +121,27 @@ def test_step_down_moves_the_leader(shell: Shell) -> None:
     assert (code, out) == (0, ""), err
     (after,) = (row for row in channels(shell) if row["channel"] == "orders/0")
     assert after["leader"] == target
+
+
+def test_record_of_a_channel_says_who_could_lead_at_once(shell: Shell) -> None:
+    """FIP-06, FIP-10: real nodes report what they have applied, and the leader makes of it who is
+    in sync; the epochs are those of the channel and of the catalog."""
+
+    def record() -> dict[str, Any]:
+        info = json.loads(shell("channel", "info", "orders/1", "-o", "json")[1])
+        found: dict[str, Any] = info["record"] or {}
+        return found
+
+    found = eventually(record, lambda each: len(each.get("iss", ())) == 2)
+    (led,) = (row for row in channels(shell) if row["channel"] == "orders/1")
+    standbys = sorted({"n1", "n2", "n3"} - {led["leader"]})
+    assert (found["leader"], found["leader_epoch"]) == (led["leader"], led["term"])
+    assert sorted(found["iss"]) == sorted(found["hot_standby_replicas"]) == standbys
+    assert sorted(found["isr"]) == sorted(found["replicas"]) == ["n1", "n2", "n3"]
+    assert (found["version"], found["bucket_epoch"]) == (2, 0)
+    assert found["coordinator_epoch"] >= 1
+    out = shell("channel", "info", "orders/1")[1]
+    assert sum("in sync" in line for line in out.splitlines()) == 2
 
 
 def channels(shell: Shell) -> list[dict[str, str]]:
