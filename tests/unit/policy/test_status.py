@@ -132,6 +132,8 @@ def test_status_has_the_documented_shape() -> None:
         "flapping": False,
         "gaps": [GAP],
         "end_seq": 14,
+        "record": None,
+        "late_standbys": {},
     }  # fmt: skip
 
 

@@ -392,8 +392,10 @@ def test_engine_compares_a_reported_hash_when_its_own_commit_reaches_it(told_bef
     if told_before:
         runner.on_peer_hash(PEER, ahead, wrong, 0)
     assert not runner.core.is_disputed
-    leader = cluster.leaders()[channel].runner.channels[channel]
-    leader.request_hand_over(None, "a new term start is a new committed record", 0)
+    leader = cluster.leaders()[channel].runner
+    leader.channels[channel].request_hand_over(
+        None, "a new term start is a new committed record", leader.clock.now_ms
+    )
     run(cluster, 5_000)
     assert runner.core.commit_seq >= ahead
     runner.on_peer_hash(PEER, ahead, wrong, 0)

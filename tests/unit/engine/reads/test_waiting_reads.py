@@ -87,7 +87,7 @@ def test_new_leader_serves_no_level_leader_before_it_committed_in_its_term() -> 
             send(sender, receiver, message)
 
     cluster.network.send = without_acks  # type: ignore[method-assign]
-    old.runner.channels[channel].request_hand_over(None, "test", int(cluster.scheduler.now_ms))
+    old.runner.channels[channel].request_hand_over(None, "test", old.runner.clock.now_ms)
     run(cluster, 1_000)
     new = cluster.leaders()[channel]
     assert new is not old
