@@ -130,7 +130,7 @@ class HandOver:
         """Begin; None lets any voter that is equal to our end and not ``down`` take over.
 
         ``keeps_trying``: never resume, ask another one instead; for a node that stops. Once a try
-        has failed, whoever holds everything may lead there, applied or not.
+        has failed, the first voter with the whole log may lead there, applied or not.
         """
         state = self._state
         others = self._takers()
@@ -238,7 +238,7 @@ class HandOver:
             self._reopen()
 
     def _why_failed(self) -> str:
-        """What the try came to, by the candidate that came furthest."""
+        """The outcome of the try, by the candidate that came furthest."""
         state, settings = self._state, self._state.settings
         within = f"within {settings.hand_over_timeout_ms} ms"
         if self._is_asked:

@@ -89,7 +89,7 @@ class ReplicaBody(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordBody(msgspec.Struct, frozen=True, gc=False):
-    """Who leads a partition and who is in sync, with the epochs of that (FIP-06)."""
+    """Leader and in-sync replicas of a partition, with the epochs of that (FIP-06)."""
 
     version: int
     leader: str

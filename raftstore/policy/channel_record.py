@@ -1,4 +1,4 @@
-"""Who leads a channel, who is in sync, and by which epochs (the record of FIP-06, version 2).
+"""Leader and in-sync replicas of a channel, and of which epochs that is (FIP-06, version 2).
 
 Nothing is stored in this form: the term and the configurations are in the channel's own log, and
 the rest is what its leader knows of the others. So there is no write of it that could be late; the

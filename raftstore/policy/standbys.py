@@ -21,7 +21,7 @@ CATCHES_UP: Final = "it catches up"
 
 
 class Judgement(NamedTuple):
-    """What a look at one replica came to."""
+    """The outcome of a look at one replica."""
 
     in_sync: bool
     has_changed: bool
@@ -53,7 +53,7 @@ class InSyncStandbys:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """Those in sync, the longest first."""
+        """Standbys in sync, the longest first."""
         return tuple(self._in_sync)
 
     def __contains__(self, node: object) -> bool:

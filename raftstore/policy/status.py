@@ -139,7 +139,7 @@ class SeenChannel(TypedDict):
 
 
 class RecordStatus(TypedDict):
-    """Who leads a channel and who is in sync, with the epochs of that (``ChannelRecord``)."""
+    """Leader and in-sync replicas of a channel, with the epochs of that (``ChannelRecord``)."""
 
     version: int
     leader: str

@@ -238,7 +238,7 @@ class ReplicaHint(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChannelSync(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who keeps up with the leader of a channel, as that leader knows it (FIP-06)."""
+    """The replicas that keep up with the leader of a channel, as that leader knows it (FIP-06)."""
 
     isr: tuple[NodeId, ...]
     """Whose logs do, the leader included."""

@@ -61,7 +61,7 @@ class Standbys:
         """Entries and exits since the last event, not more than are shown."""
         self.entered_total = 0
         self.left_total = 0
-        self._told = (0, 0)
+        self._reported = (0, 0)
         """The totals at the last event."""
         self.deadlines: Deadlines[int] = Deadlines()
         """One: of the next look."""
@@ -153,11 +153,11 @@ class Standbys:
                     if node in silent:
                         self._note(led, node, led.judged.leave(node), SILENT)
         self._silent = silent
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
-        entered, left = self._told
-        self._told = (self.entered_total, self.left_total)
+    def _report(self) -> None:
+        entered, left = self._reported
+        self._reported = (self.entered_total, self.left_total)
         entered, left = self.entered_total - entered, self.left_total - left
         if entered or left:
             changes = "; ".join(self._changes)
@@ -167,7 +167,7 @@ class Standbys:
     # --- what is known ----------------------------------------------------------------------------
 
     def in_sync(self, runner: ChannelRunner) -> InSync | None:
-        """Who is in sync with this leader; None: it does not lead, or has committed nothing yet."""
+        """The followers in sync with this leader; None: it does not lead, or has committed nothing yet."""
         led = self._led.get(runner.channel)
         if led is None or led.runner is not runner or not runner.core.leader_is_ready:
             return None

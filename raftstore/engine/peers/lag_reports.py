@@ -316,8 +316,8 @@ class LagReports:
 
 
 def _nothing(runner: ChannelRunner, sender: NodeId, position: ChannelPosition) -> None:
-    """Nobody listens."""
+    """A report goes nowhere else."""
 
 
 def _unknown(runner: ChannelRunner) -> InSync | None:
-    """Nobody knows."""
+    """In-sync followers are not known."""

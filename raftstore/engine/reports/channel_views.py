@@ -186,12 +186,12 @@ class CachedChannelView:
                 record.isr, record.hot_standby_replicas, record.iss, record.bucket_epoch
             )
             return record.leader, record.leader_epoch, sync
-        leading = [(told.term, each) for each, told in reported.items() if told.is_leader]
+        leading = [(at.term, each) for each, at in reported.items() if at.is_leader]
         if not leading:
             return None
         term, leader = max(leading)
-        told = reported[leader].in_sync
-        if told is None:
+        known = reported[leader].in_sync
+        if known is None:
             return None
         if runner is None:
             entry = node.controller.catalog.changes.get(self.channel)
@@ -204,8 +204,8 @@ class CachedChannelView:
         else:
             config_seq = runner.core.committed_config().seq
             standbys = hot_standbys(runner.config(), leader)
-        iss = tuple(each for each in told.standbys if each in standbys)
-        return leader, term, ChannelSync((leader, *told.nodes), standbys, iss, config_seq)
+        iss = tuple(each for each in known.standbys if each in standbys)
+        return leader, term, ChannelSync((leader, *known.nodes), standbys, iss, config_seq)
 
     def _look_at(self, runner: ChannelRunner, reported: Reported) -> None:
         """At a channel that is hosted here: its core knows most."""

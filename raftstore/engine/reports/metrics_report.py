@@ -82,7 +82,7 @@ def _node(node: NodeParts) -> Iterator[Sample]:
 
 
 def _standbys(node: NodeParts) -> Iterator[Sample]:
-    """Of the channels that this node leads (FIP-17)."""
+    """Standbys of the channels that this node leads (FIP-17)."""
     standbys = node.leaders.standbys
     found = standbys.counts()
     yield "raftstore_hot_standbys", (), float(found["hot_standbys"])

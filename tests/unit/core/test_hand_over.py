@@ -180,7 +180,7 @@ def test_node_that_stops_passes_over_a_voter_that_is_behind() -> None:
 
 
 def asked_to_apply(bench: Bench, effects: list[Effect]) -> list[tuple[NodeId, Seq]]:
-    """Who was asked to acknowledge once its table shows a seq."""
+    """Nodes that were asked to acknowledge once their table shows a seq."""
     return [
         (each.to, each.message.seq)
         for each in bench.of(SendIfKnown, effects)
@@ -262,7 +262,7 @@ def test_time_to_get_near_is_not_taken_from_the_time_without_writes() -> None:
 
 
 def test_node_that_stops_waits_for_no_table_twice() -> None:
-    """S9: a node that ends anyway had better hand over to whoever lacks no record."""
+    """S9: a node that ends anyway had better hand over to a voter that lacks no record."""
     bench = leading()
     bench.publish(1)
     bench.persist()
@@ -274,7 +274,7 @@ def test_node_that_stops_waits_for_no_table_twice() -> None:
 
 
 def test_disk_that_hangs_waits_for_no_table() -> None:
-    """S0.4: nothing is served here, so whoever holds everything leads at once."""
+    """S0.4: nothing is served here, so a voter that holds everything leads at once."""
     bench = leading()
     acked(bench, applied_seq=0)
     assert bench.of(TransferLeadership, bench.do(StorageStalled("it hangs", ()))) == [

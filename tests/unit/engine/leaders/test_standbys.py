@@ -128,10 +128,10 @@ def test_standby_that_is_beyond_the_bound_leaves_and_comes_back_when_it_is_equal
     run(world.cluster, 3_000)
     assert late.node in world.iss
     assert world.late(late) == ""
-    told = [change for event in world.events() for change in event["first"].split("; ")]
+    seen = [change for event in world.events() for change in event["first"].split("; ")]
     name = world.runner_of(world.leader).channels[world.channel].name
-    assert f"{name} {late.name} left: it has {MAX_LAG + 1} rows to apply" in told
-    assert told[-1] == f"{name} {late.name} entered"
+    assert f"{name} {late.name} left: it has {MAX_LAG + 1} rows to apply" in seen
+    assert seen[-1] == f"{name} {late.name} entered"
 
 
 def test_standby_that_falls_silent_leaves_and_comes_back(world: World) -> None:

@@ -62,6 +62,24 @@ def table_of(status: dict[str, Any]) -> dict[str, Any]:
 # --- status ---------------------------------------------------------------------------------------
 
 
+def check_record(record: dict[str, Any], leader: SimNode, channel: ChannelId) -> None:
+    """FIP-06: all followers of a calm channel are standbys in sync."""
+    runner = of(leader)
+    members = [node_name(node) for node in runner.channels[channel].core.config().members]
+    standbys = [name for name in members if name != leader.name]
+    assert sorted(record.pop("isr")) == sorted(members)
+    assert sorted(record.pop("iss")) == sorted(standbys)
+    assert record == {
+        "version": 2,
+        "leader": leader.name,
+        "leader_epoch": runner.channels[channel].elector.term,
+        "replicas": members,
+        "hot_standby_replicas": standbys,
+        "coordinator_epoch": runner.controller.metadata.elector.term,
+        "bucket_epoch": 0,
+    }
+
+
 def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
     world: tuple[SimCluster, ChannelId, SimNode, SimNode],
 ) -> None:
@@ -93,19 +111,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
     assert [(each["name"], each["is_given_up"]) for each in floors] == [("slow_replica", False)] * 2
     assert told.pop("log_bytes") > 0
     assert (told.pop("gaps"), told.pop("end_seq")) == ([], core.last_seq)
-    standbys = [node_name(n) for n in core.config().members if n != leader.node]
-    record = told.pop("record")
-    assert sorted(record.pop("isr")) == sorted([leader.name, *standbys])
-    assert sorted(record.pop("iss")) == sorted(standbys)
-    assert record == {
-        "version": 2,
-        "leader": leader.name,
-        "leader_epoch": runner.channels[channel].elector.term,
-        "replicas": [node_name(n) for n in core.config().members],
-        "hot_standby_replicas": standbys,
-        "coordinator_epoch": metadata.elector.term,
-        "bucket_epoch": 0,
-    }
+    check_record(told.pop("record"), leader, channel)
     assert told.pop("late_standbys") == {}
     assert told == {
         "channel": channel.hex(),
