@@ -167,7 +167,7 @@ class Standbys:
     # --- what is known ----------------------------------------------------------------------------
 
     def in_sync(self, runner: ChannelRunner) -> InSync | None:
-        """The followers in sync with this leader; None: it does not lead, or has committed nothing yet."""
+        """The followers in sync with this leader; None: it has committed nothing in its term."""
         led = self._led.get(runner.channel)
         if led is None or led.runner is not runner or not runner.core.leader_is_ready:
             return None

@@ -91,7 +91,7 @@ class _Look:
         return ReplicaHint(replica, found, lag, time_ms, behind, role, told_ms_ago)
 
     def sync(self, leader: NodeId | None, term: int) -> ChannelSync | None:
-        """The replicas that keep up, by the present leader: this node, or what that one reported."""
+        """The replicas that keep up, by the leader: this node, or what that one reported."""
         node, runner = self._node, self._runner
         entry = node.controller.catalog.changes.get(self._channel)
         members, config_seq = self._replicas, Seq(0) if entry is None else entry.config_seq
