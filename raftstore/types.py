@@ -313,7 +313,7 @@ class RecordKind(IntEnum):
 
 
 class DiskRoom(IntEnum):
-    """What the disk of a node has room for (GAP-13); a greater number is less."""
+    """The room on the disk of a node (GAP-13); a greater number is less."""
 
     PLENTY = 0
     RECORDS = 1

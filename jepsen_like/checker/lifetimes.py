@@ -57,7 +57,7 @@ def check_lifetimes(run: Run, table: str) -> Verdict:
 
 @dataclass(slots=True)
 class _Row:
-    """What was done to one key."""
+    """All that was done to one key."""
 
     writes: list[Operation] = field(default_factory=list)
     """Those that may have taken effect, by when they were begun."""

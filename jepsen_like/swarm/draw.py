@@ -66,28 +66,7 @@ def draw_scene(seed: int) -> Scene:
     )  # fmt: skip
     workload = rng.choice([name for name in WORKLOADS if name not in added])
     kinds = _kinds(rng)
-    later = random.Random(f"swarm {seed} later")
-    if later.random() < LATER_SHARE:
-        workload = later.choice(LATER_WORKLOADS)
-    if later.random() < LATER_KINDS_SHARE:
-        kinds = (*kinds, *LATER_KINDS)
-    latest = random.Random(f"swarm {seed} latest")
-    if latest.random() < LATEST_SHARE:
-        workload = latest.choice(LATEST_WORKLOADS)
-    if latest.random() < LATEST_KINDS_SHARE:
-        kinds = (*kinds, *LATEST_KINDS)
-    batches = random.Random(f"swarm {seed} batches")
-    if batches.random() < BATCH_SHARE:
-        workload = batches.choice(BATCH_WORKLOADS)
-    leaders = random.Random(f"swarm {seed} leaders")
-    if leaders.random() < LEADER_SHARE:
-        workload = leaders.choice(LEADER_WORKLOADS)
-    newest = random.Random(f"swarm {seed} newest")
-    if newest.random() < NEWEST_KINDS_SHARE:
-        kinds = (*kinds, *NEWEST_KINDS)
-    lifetimes = random.Random(f"swarm {seed} lifetimes")
-    if lifetimes.random() < LIFETIME_SHARE:
-        workload = lifetimes.choice(LIFETIME_WORKLOADS)
+    workload, kinds = _added(seed, workload, kinds)
     nodes = rng.choice((3, 3, 3, 5))
     options = replace(draw_surroundings(seed), nodes=nodes, replicas=rng.choice((3, nodes)))
     seconds = rng.choice(SECONDS)
@@ -126,6 +105,34 @@ def draw_scene(seed: int) -> Scene:
         answered_min=ANSWERED_MIN,
         faults_min=FAULTS_MIN,
     )
+
+
+def _added(seed: int, workload: str, kinds: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Workloads and faults that came later, each drawn by a generator of its own: the worlds that
+    draw none of them stay as they were."""
+    later = random.Random(f"swarm {seed} later")
+    if later.random() < LATER_SHARE:
+        workload = later.choice(LATER_WORKLOADS)
+    if later.random() < LATER_KINDS_SHARE:
+        kinds = (*kinds, *LATER_KINDS)
+    latest = random.Random(f"swarm {seed} latest")
+    if latest.random() < LATEST_SHARE:
+        workload = latest.choice(LATEST_WORKLOADS)
+    if latest.random() < LATEST_KINDS_SHARE:
+        kinds = (*kinds, *LATEST_KINDS)
+    batches = random.Random(f"swarm {seed} batches")
+    if batches.random() < BATCH_SHARE:
+        workload = batches.choice(BATCH_WORKLOADS)
+    leaders = random.Random(f"swarm {seed} leaders")
+    if leaders.random() < LEADER_SHARE:
+        workload = leaders.choice(LEADER_WORKLOADS)
+    newest = random.Random(f"swarm {seed} newest")
+    if newest.random() < NEWEST_KINDS_SHARE:
+        kinds = (*kinds, *NEWEST_KINDS)
+    lifetimes = random.Random(f"swarm {seed} lifetimes")
+    if lifetimes.random() < LIFETIME_SHARE:
+        workload = lifetimes.choice(LIFETIME_WORKLOADS)
+    return workload, kinds
 
 
 def changed(

@@ -62,7 +62,7 @@ class MemberViews:
 
     @property
     def is_witness(self) -> bool:
-        """It has the log and no rows."""
+        """True if this replica has the log and no rows."""
         return self._state.is_witness
 
     def rows_seq(self) -> Seq:

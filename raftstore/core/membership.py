@@ -158,7 +158,7 @@ def is_legal(before: ChannelConfig, after: ChannelConfig, *, is_committed: bool)
 def has_rows_enough(voters: Iterable[NodeId], roles: Mapping[NodeId, MemberRole]) -> bool:
     """W1: whether the voters with rows alone are a majority, so that each quorum has one of them,
     and what witnesses no longer keep is held by as many as a commit needs."""
-    group = set(voters)
+    group = tuple(dict.fromkeys(voters))
     return sum(roles.get(node) is not MemberRole.WITNESS for node in group) >= majority(len(group))
 
 

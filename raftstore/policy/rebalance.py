@@ -39,7 +39,7 @@ class PlacedChannel(NamedTuple):
 
 
 class NodeShare(NamedTuple):
-    """What a node holds."""
+    """The load of one node."""
 
     replicas: int
     table_bytes: int
@@ -92,7 +92,7 @@ class ClusterNodes:
     """Failure domains; a node without one is a domain by itself."""
 
     def domain(self, node: NodeId) -> str:
-        """What fails together with the node."""
+        """The name of all that fails together with the node."""
         return self.domain_of.get(node) or f"\0{node}"
 
 
@@ -162,7 +162,7 @@ class _ReplicaBoard:
     # --- what there is ----------------------------------------------------------------------------
 
     def shares(self) -> dict[NodeId, NodeShare]:
-        """What every node holds."""
+        """The load of every node."""
         return {
             node: NodeShare(len(held), self._bytes[node], self._preferred[node])
             for node, held in self._held.items()
@@ -362,7 +362,7 @@ class _ReplicaBoard:
     def _best_exchange(
         self, most: NodeId, least: NodeId, surplus: int
     ) -> tuple[int, ChannelId, ChannelId | None] | None:
-        """What the one gives and gets, and by how much their difference becomes less."""
+        """The channels that the one gives and gets, and how much less their difference becomes."""
         given = [each for each in self._held[most] if self._may_go(each, most, least)]
         taken: list[ChannelId | None] = [
             each for each in self._held[least] if self._may_go(each, least, most)
@@ -384,7 +384,7 @@ class _ReplicaBoard:
     # --- leaders ----------------------------------------------------------------------------------
 
     def prefer_evenly(self, given: Mapping[ChannelId, PlacedChannel]) -> None:
-        """Of the channels that move, the voter is preferred to lead that is by the fewest."""
+        """Prefer as leader of each channel that moves the voter that the fewest prefer."""
         for channel, old in given.items():
             each = self.placed[channel]
             if _members(each) == _members(old):

@@ -22,7 +22,7 @@ from raftstore.types import (
 
 
 class NodeTag(StrEnum):
-    """What an operator says of a node's near future."""
+    """The near future of a node, as an operator states it."""
 
     PERMANENT_OFFLINE = "permanent_offline"
     """It goes for ever, or has gone: the next plan moves all of its replicas away."""
@@ -59,7 +59,7 @@ class MoveState(StrEnum):
 
     @property
     def is_under_way(self) -> bool:
-        """It has begun and not ended."""
+        """True once it has begun, until it has ended."""
         return self is not MoveState.NOT_STARTED and not self.is_end
 
 

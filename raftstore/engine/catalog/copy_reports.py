@@ -58,7 +58,7 @@ class CopyReports:
         return True
 
     def bytes_of(self, channel: ChannelId, node: NodeId) -> int:
-        """What the node has taken of the channel's table; 0 also if it takes none."""
+        """Bytes that the node has taken of the channel's table; 0 also if it takes none."""
         return self._known.get(node, {}).get(channel, 0)
 
     def _take(self, node: NodeId, copies: Collection[CopyState]) -> None:

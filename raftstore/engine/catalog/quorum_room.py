@@ -29,7 +29,7 @@ _REMEDY: Final = "free some, or lower storage.min_free_bytes there"
 
 
 class QuorumRoom:
-    """What is known of the disks of all nodes."""
+    """All that is known of the disks of the nodes."""
 
     def __init__(self, disks: Disks) -> None:
         self._disks = disks

@@ -40,7 +40,7 @@ _WHOLE: Final = ChannelId(b"")
 
 
 class Replicas(Protocol):
-    """What nodes report of their replicas."""
+    """Reports of nodes about their replicas."""
 
     def is_up(self, node: NodeId) -> bool:
         """Whether the node is up, as seen here."""

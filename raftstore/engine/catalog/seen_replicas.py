@@ -1,4 +1,4 @@
-"""What a node sees of the replicas of all nodes, its own among them."""
+"""The replicas of all nodes as one node sees them, its own among them."""
 
 from __future__ import annotations
 

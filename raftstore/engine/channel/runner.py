@@ -147,7 +147,7 @@ class ChannelRunner:
         self.is_reopened = False
         """It is closed only to be opened anew at once: the channel goes on."""
         self.leader_info_heard_ms: int | None = None
-        self._now_ms, self._pumping = 0, False
+        self._now_ms, self._pumping, self.term_operation = 0, False, 0
         self._events: deque[Event] = deque()
         self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
         self.confirmations = ReadConfirmations()
@@ -167,7 +167,6 @@ class ChannelRunner:
         """A crash cut the record that ends here: nothing is answered before it is applied."""
         self.durable = tracker_of(recovered, durability)
         self.promised = PromisedDurability(parts.log, channel, self.durable)
-        self.term_operation = 0
         self.core = Replica(
             me=parts.me,
             channel=channel,

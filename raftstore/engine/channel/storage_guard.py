@@ -78,7 +78,7 @@ class StorageGuard:
             self.space.note_log(self._log.size_bytes())
 
     def room(self) -> DiskRoom:
-        """What the disk has room for, for other nodes."""
+        """The room on the disk, as other nodes are to know it."""
         space = self.space
         if not space.is_exhausted:
             return DiskRoom.RECORDS if space.is_low else DiskRoom.PLENTY

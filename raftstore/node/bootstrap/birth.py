@@ -31,7 +31,7 @@ CLUSTER_ID_BYTES: Final = 16
 
 
 class FoundedStore(Protocol):
-    """What a store says of its cluster."""
+    """A store, as far as it says to which cluster it belongs."""
 
     @property
     def node(self) -> NodeId:

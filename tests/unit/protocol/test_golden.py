@@ -78,7 +78,7 @@ def told(value: Any) -> str:
 
 
 def default_of(field: msgspec.structs.FieldInfo) -> Any:
-    """What old bytes say of a field that they do not have."""
+    """The value that old bytes give a field that they do not have."""
     factory = field.default_factory
     return field.default if factory is msgspec.NODEFAULT else factory()
 

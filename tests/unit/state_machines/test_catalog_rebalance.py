@@ -115,7 +115,7 @@ def test_state_of_a_move_goes_forward_only_from_the_state_that_was_seen() -> Non
 
 
 def test_rebalance_ends_only_when_every_move_has() -> None:
-    """What is under way is never forgotten; after the end no step is taken."""
+    """A move under way is never forgotten; after the end no step is taken."""
     rows = Rows()
     rows.begin()
     assert rows.step(MoveState.NOT_STARTED, MoveState.FAILED, reason="why") is None

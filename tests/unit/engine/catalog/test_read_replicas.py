@@ -94,7 +94,7 @@ def test_channel_writes_on_without_its_reader_and_not_by_it() -> None:
 
 
 def test_reader_is_shown_as_one_and_never_asked_to_lead() -> None:
-    """Clients read from it; plans of leaders leave it out, whoever makes them."""
+    """Clients read from it; plans of leaders leave it out, by hand or not."""
     world, reader = with_reader()
     put(world, 1)
     info = asked(world, reader, ClusterInfo(1))
