@@ -39,6 +39,7 @@ from tests.mutations.rules.level import LEVEL_RULES
 from tests.mutations.rules.lifetimes import LIFETIME_RULES
 from tests.mutations.rules.log_matching import LOG_MATCHING_RULES
 from tests.mutations.rules.machine import MACHINE_RULES
+from tests.mutations.rules.member_worlds import MEMBER_WORLD_RULES
 from tests.mutations.rules.membership import MEMBERSHIP_RULES
 from tests.mutations.rules.nodes import NODE_RULES
 from tests.mutations.rules.ordering import ORDERING_RULES
@@ -101,6 +102,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *NODE_RULES,
             *ORDERING_RULES,
             *ORDER_RULES,
+            *MEMBER_WORLD_RULES,
             *REBALANCE_RULES,
             *ROLE_RULES,
             *FRESHNESS_RULES,

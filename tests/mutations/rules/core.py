@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.guard import chaos, directed, worlds
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 HAND_OVER = "tests/unit/core/test_hand_over.py::test_"
@@ -123,6 +124,7 @@ CORE_RULES: tuple[Mutation, ...] = (
             "max(best, held)",
         ),
         directed(QUORUM + "quorum_seq_needs_both_majorities_when_joint"),
+        MEMBERS,
     ),
     mutation(
         "S3.1-majority",

@@ -26,3 +26,5 @@ ROTTING: Final = worlds(
 """Bits flip under nodes that run, and nodes die in the middle of copies."""
 LIVES: Final = worlds(range(1, 21), ttl_percent="50", rolling_upgrades="no")
 """Most rows live for moments, and one clock jumps."""
+MEMBERS: Final = worlds(range(1, 25), member_changes="yes", partitions="1")
+"""Nodes come and go and replicas move, mostly those of one channel."""

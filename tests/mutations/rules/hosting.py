@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 HOSTING = "tests/unit/engine/catalog/test_hosting.py::test_"
@@ -29,6 +30,7 @@ HOSTING_RULES: tuple[Mutation, ...] = (
         "A replica that was opened for an open order is deleted before its log names it.",
         Edit("may_be_deleted", "target.number_of(me.node) == me.number", "False"),
         directed(NAMED),
+        MEMBERS,
     ),
     mutation(
         "M23-log",
@@ -50,11 +52,12 @@ HOSTING_RULES: tuple[Mutation, ...] = (
         "M23-open",
         "A node opens no replica that an order has it host.",
         Edit(
-            "Hosting.number_of",
-            "entry.hosts.get(self._me) if entry is not None else None",
+            "Hosting.replica_of",
+            "entry.hosts.get(self._me)",
             "None",
         ),
         directed(LIVED),
+        MEMBERS,
     ),
     mutation(
         "M21-repeated",

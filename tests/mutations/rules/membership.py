@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 RUNNER = "tests/unit/engine/channel/test_runner.py::test_"
@@ -192,6 +193,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "records_are_sent_to_the_members_of_the_newest_configuration",
         ),
+        MEMBERS,
     ),
     mutation(
         "S8-m4-next-life",
@@ -252,6 +254,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "leader_changes_nothing_before_it_committed_in_its_term",
         ),
+        MEMBERS,
     ),
     mutation(
         "S8-m7-one",
@@ -265,6 +268,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
             STEPS + "nothing_follows_what_is_not_committed",
             CHANGES + "next_configuration_waits_for_the_commit_of_the_one_before",
         ),
+        MEMBERS,
     ),
     mutation(
         "S8-m8-joint",
@@ -277,6 +281,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             STEPS + "every_order_is_reached_by_legal_steps",
         ),
+        MEMBERS,
     ),
     mutation(
         "S8-m8-legal",
@@ -411,6 +416,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             STEPS + "orders_of_an_old_catalog_are_ignored",
         ),
+        MEMBERS,
     ),
     mutation(
         "S8-m22-repeated",
@@ -435,6 +441,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         directed(
             CHANGES + "learner_of_an_earlier_order_is_dropped_first",
         ),
+        MEMBERS,
     ),
     mutation(
         "S8-m22-ended",

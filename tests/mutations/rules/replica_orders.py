@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 ROWS = "tests/unit/state_machines/test_catalog_replicas.py::test_"
@@ -40,6 +41,7 @@ ORDER_RULES: tuple[Mutation, ...] = (
             "config.number_of(node)",
         ),
         directed(ROWS + "m20_order_names_new_replicas_by_its_own_seq"),
+        MEMBERS,
     ),
     mutation(
         "M27-order",
