@@ -54,8 +54,8 @@ LEAVES: Final = ("replica.before-delete", "replica.before-drop")
 EXIT_RETIRED: Final = 78
 VIOLATION: Final = 7
 NOT_ASKED: Final = ("progress", "status")
-"""Checkers that have no record of the kills: channels may stand still behind them, and a node that is
-down is reported as down while the next workload is on its way."""
+"""Checkers that have no record of the kills: channels may stand still, and nodes be down when a
+workload ends."""
 T = TypeVar("T")
 NOTHING: Final = ReplicaChange("", (), (), 0, 0, "", (), (), "", 0)
 """Stands for a cluster without tables."""
