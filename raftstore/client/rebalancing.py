@@ -67,7 +67,7 @@ class PlannedMove:
 
     @property
     def risk(self) -> str:
-        """The risk meanwhile, as a sentence; empty: nothing that was not before."""
+        """Danger to the channel meanwhile; empty: none that was not there before."""
         if self.spare < 0:
             return "it has no majority now: the move waits for one"
         return "it stops if one more of its nodes goes down" if self.spare == 0 else ""
@@ -75,7 +75,7 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """Replicas and bytes of a node, now and when the plan is carried out."""
+    """Holdings of a node, now and after the moves."""
 
     node: str
     replicas: int

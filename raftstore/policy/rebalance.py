@@ -39,7 +39,7 @@ class PlacedChannel(NamedTuple):
 
 
 class NodeShare(NamedTuple):
-    """The load of one node."""
+    """Holdings of a node."""
 
     replicas: int
     table_bytes: int
@@ -92,7 +92,7 @@ class ClusterNodes:
     """Failure domains; a node without one is a domain by itself."""
 
     def domain(self, node: NodeId) -> str:
-        """The name of all that fails together with the node."""
+        """The failure domain that counts for the node."""
         return self.domain_of.get(node) or f"\0{node}"
 
 
@@ -162,7 +162,7 @@ class _ReplicaBoard:
     # --- what there is ----------------------------------------------------------------------------
 
     def shares(self) -> dict[NodeId, NodeShare]:
-        """The load of every node."""
+        """Holdings of every node."""
         return {
             node: NodeShare(len(held), self._bytes[node], self._preferred[node])
             for node, held in self._held.items()
@@ -362,7 +362,7 @@ class _ReplicaBoard:
     def _best_exchange(
         self, most: NodeId, least: NodeId, surplus: int
     ) -> tuple[int, ChannelId, ChannelId | None] | None:
-        """The channels that the one gives and gets, and how much less their difference becomes."""
+        """A pair of channels to exchange, and by how much the difference becomes less."""
         given = [each for each in self._held[most] if self._may_go(each, most, least)]
         taken: list[ChannelId | None] = [
             each for each in self._held[least] if self._may_go(each, least, most)
@@ -384,7 +384,7 @@ class _ReplicaBoard:
     # --- leaders ----------------------------------------------------------------------------------
 
     def prefer_evenly(self, given: Mapping[ChannelId, PlacedChannel]) -> None:
-        """Prefer as leader of each channel that moves the voter that the fewest prefer."""
+        """Let channels that move prefer the voter as their leader that is preferred least."""
         for channel, old in given.items():
             each = self.placed[channel]
             if _members(each) == _members(old):

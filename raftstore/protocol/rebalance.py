@@ -22,7 +22,7 @@ from raftstore.types import (
 
 
 class NodeTag(StrEnum):
-    """The near future of a node, as an operator states it."""
+    """An operator's word about a node's near future."""
 
     PERMANENT_OFFLINE = "permanent_offline"
     """It goes for ever, or has gone: the next plan moves all of its replicas away."""
@@ -59,7 +59,7 @@ class MoveState(StrEnum):
 
     @property
     def is_under_way(self) -> bool:
-        """True once it has begun, until it has ended."""
+        """Whether it has begun and not ended."""
         return self is not MoveState.NOT_STARTED and not self.is_end
 
 

@@ -50,7 +50,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class TagEntry(msgspec.Struct, frozen=True):
-    """The near future of a node, as an operator states it."""
+    """An operator's word about a node's near future."""
 
     node_tag: NodeTag
     format: Small31 = MEMBERS_FORMAT
@@ -164,7 +164,7 @@ RebalanceCommand = (
 
 @dataclass(slots=True)
 class KnownRebalance:
-    """The rows as they are read, at one version of the catalog."""
+    """The rows about rebalances, at one version of the catalog."""
 
     last: RebalanceEntry | None = None
     """The rebalance that is open, or the last one."""

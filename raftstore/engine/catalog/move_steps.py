@@ -33,7 +33,7 @@ REASON: Final = "rebalance {}"
 
 
 class Step(NamedTuple):
-    """The command to propose now, or what is waited for."""
+    """A command to propose now, or the reason to wait."""
 
     command: bytes = b""
     waits_for: str = ""
@@ -45,7 +45,7 @@ NOTHING: Final = Step()
 
 @dataclass(frozen=True, slots=True)
 class MoveFacts:
-    """All that is known of a move."""
+    """Everything that is known of a move."""
 
     rebalance: RebalanceEntry
     entry: MoveEntry
@@ -70,7 +70,7 @@ class MoveFacts:
 
     @property
     def order_id(self) -> bytes:
-        """The id of the order that carries the move out."""
+        """Id of the order that carries the move out."""
         return order_id(self.rebalance.guid, self.move.channel)
 
     @property
@@ -108,7 +108,7 @@ def next_move_step(facts: MoveFacts) -> Step:
 
 
 def _before(facts: MoveFacts) -> Step:
-    """The next step of a move that has not begun."""
+    """Begin a move, or end one that cannot begin."""
     move, config = facts.move, facts.replicas.config
     if facts.rebalance.is_cancelled:
         return _to(facts, MoveState.CANCELED, "it was cancelled before it began")

@@ -103,7 +103,7 @@ def _healing(node: NodeParts) -> Iterator[Sample]:
 
 
 def _moves(node: NodeParts) -> Iterator[Sample]:
-    """Moves of leaderships and replicas, at the node that leads the metadata channel."""
+    """Moves of leaderships and of replicas, at the node that leads the metadata channel."""
     rebalancer = node.controller.rebalancer
     yield "raftstore_leader_moves_total", (), float(node.leaders.balancer.moved_total)
     yield "raftstore_leader_moves_failed_total", (), float(node.leaders.balancer.failed_total)

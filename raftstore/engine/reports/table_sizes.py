@@ -12,7 +12,7 @@ COPIES_LOOKED_AT: Final = 20
 
 
 def table_sizes(parts: NodeParts, request: AskTableSizes) -> TableSizesAnswer:
-    """Sizes of all channels with a replica here, the metadata channel among them."""
+    """Answer for all channels with a replica here, the metadata channel among them."""
     copies = tuple(parts.ring.newest("replica_snapshot_finished", COPIES_LOOKED_AT))
     return TableSizesAnswer(
         request.request_id,

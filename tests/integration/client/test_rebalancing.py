@@ -162,7 +162,7 @@ def test_status_names_channels_and_nodes() -> None:
 
 
 def test_commands_say_what_is_asked_and_wrong_ones_ask_for_nothing() -> None:
-    """What the cluster refuses is raised as such."""
+    """A refusal of the cluster is raised as such."""
 
     async def test(cluster: Rebalanced, client: AsyncClient) -> None:
         await client.cancel_rebalance()

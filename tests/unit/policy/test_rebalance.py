@@ -181,7 +181,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[PlacedChannel], ClusterNodes]:
 
 
 def goals(channels: list[PlacedChannel], nodes: ClusterNodes) -> tuple[int, ...]:
-    """The numbers that a plan lowers, the most important first."""
+    """Numbers that a plan makes less, the most important first."""
     held = counts(channels)
     stay = sum(held[node] for node in nodes.leaving)
     members = [(*each.voters, *each.learners) for each in channels]
