@@ -21,7 +21,7 @@ from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, NodeId, Role, channel_id
+from raftstore.types import ChannelConfig, ChannelId, NodeId, Role, channel_id
 from tests.unit.engine.catalog.test_edit_table import catalog_leader
 from tests.unit.engine.engine_world import ask, calm_cluster, error_class, publish, run
 
@@ -298,7 +298,7 @@ class Bench:
             channel=channel,
             name="t/0",
             elector=self.elector,
-            config=lambda: SimpleNamespace(voters=self.voters),
+            config=lambda: ChannelConfig((self.voters,)),
             parts=SimpleNamespace(is_up=self.up.__contains__),
             request_hand_over=lambda target, reason, now_ms: self.asked.append((now_ms, target)),
         )
