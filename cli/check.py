@@ -14,7 +14,7 @@ from raftstore.cli.names import TABLE
 from raftstore.client.results import NodeStatus
 from raftstore.errors import RaftstoreError
 from raftstore.node.units import parse_duration_ms
-from raftstore.policy.views import leader_plan, nodes_by_id, readiness
+from raftstore.policy.views import crowded_channels, leader_plan, nodes_by_id, readiness
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer
 from raftstore.protocol.reads import Bounds
 from raftstore.types import Level, Role, StorageStall, node_name
@@ -93,8 +93,9 @@ def check() -> None:
 @check.command("cluster")
 @pass_context
 def check_cluster(context: Context) -> int:
-    """Critical: partitions without a live leader. Warning: nodes down, an incomplete catalog, or
-    leaders that are uneven and stay so.
+    """Critical: partitions without a live leader. Warning: nodes down, an incomplete catalog,
+    leaders that are uneven and stay so, or replicas of a partition that share a failure domain
+    though another one has a node without any.
 
     The worst lag, the number of replicas of unknown lag, and how many partitions the nodes that are
     up lead at most and at least are in the performance data.
@@ -258,6 +259,13 @@ def judge_cluster(view: ClusterViewAnswer) -> Verdict:
         verdict.warnings.append(
             f"the catalog as {node_name(view.viewpoint)} knows it may be incomplete"
         )
+    crowded = crowded_channels(view)
+    for domain, channels in sorted(crowded.items()):
+        verdict.warnings.append(
+            f"{len(channels)} partitions, such as {_name(channels[0])}, have two replicas in "
+            f"failure domain {domain} though another domain is free; move one with raftstore "
+            "channel replace"
+        )
     led = Counter(channel.leader for channel in view.channels)
     leads = [led[node.node] for node in view.nodes if node.state != "down"]
     lags = _lags(list(view.channels))
@@ -272,6 +280,7 @@ def judge_cluster(view: ClusterViewAnswer) -> Verdict:
         "without_leader": leaderless,
         "leads_most": max(leads, default=0),
         "leads_least": min(leads, default=0),
+        "crowded": sum(map(len, crowded.values())),
         **lags,
     }
     return verdict

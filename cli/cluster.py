@@ -157,6 +157,7 @@ class _Row(msgspec.Struct, frozen=True):
     up: bool
     catalog: str
     replicas: int
+    failure_domain: str
     endpoint: str
     http: str
     level: int

@@ -34,6 +34,7 @@ DECOMMISSION_LOOK_S = 0.5
     "--initial-cluster",
     help="n1=host:port,n2=host:port,n3=host:port: the founding members (first start only).",
 )
+@click.option("--failure-domain", help="What fails with it, such as a rack [default: none].")
 @click.option("--join", help="A token of `raftstore cluster token` (first start only).")
 @click.option("--insecure", is_flag=True, default=None, help="Allow to bind beyond loopback.")
 @click.option(

@@ -23,6 +23,9 @@ PARTITION_S: Final = 0.05
 """So much longer than --timeout the leader of one more partition may take."""
 PROGRESS_S: Final = 1.0
 """Between two lines of progress."""
+ONE_REPLICA: Final = (
+    "with one replica a partition is away while its node is, and a lost disk loses its rows"
+)
 PROGRESS_PARTITIONS_MIN: Final = 100
 """Fewer have their leaders before anybody wonders."""
 
@@ -118,6 +121,8 @@ def create(  # noqa: PLR0913 - a definition has many parts, all by name
             **own,
         )
     context.say(f"table {name} is ready: {partitions} partitions on {replicas} replicas each")
+    if replicas == 1:
+        context.say("warning: " + ONE_REPLICA)
 
 
 @contextmanager
@@ -213,16 +218,21 @@ def info(context: Context, name: str) -> None:
     default=None,
     help="Whether replicas that do not lead serve reads that name no level.",
 )
+@click.option("--replicas", metavar="N", help="How many nodes keep a copy of each part, 1 to 7.")
 @pass_context
 def edit(context: Context, /, name: str, **options: Any) -> None:
     """Change properties of a table; every replica goes by them at once.
 
     What is not named stays; none removes a bound, so that the node's own counts again.
 
+    With --replicas the cluster goes on by itself, one replica of a partition after the other;
+    `raftstore table info` shows how far it is, and another number may be given meanwhile.
+
     \b
     Example:
       raftstore table edit orders --max-lag 1000 --max-staleness 2s
       raftstore table edit orders --max-lag none
+      raftstore table edit orders --replicas 5
     """
     changes = table_properties(options)
     if not changes:
@@ -230,6 +240,7 @@ def edit(context: Context, /, name: str, **options: Any) -> None:
     with context.connect() as client:
         found = client.edit_table(name, **changes)
     context.show(_summary(found), [_summary(found)])
+    _say_replicas(context, found, changes)
 
 
 def table_properties(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,6 +277,7 @@ _PROPERTIES: Final[Mapping[str, Callable[[str], Any]]] = {
     "max_batches_behind": int,
     "max_replica_lag": int,
     "standby_reads": _is_true,
+    "replicas": int,
     "retention_bytes": parse_size_bytes,
     "retention_records": int,
     "retention_age": _seconds,
@@ -284,12 +296,13 @@ def alter(context: Context, /, name: str, given: tuple[str, ...], unset: tuple[s
 
     Names: retention-bytes, retention-records and retention-age of the log of each partition, ttl of
     rows that are written from then on without one, and what `table edit` changes: max-lag,
-    max-staleness, max-batches-behind, max-replica-lag, standby-reads.
+    max-staleness, max-batches-behind, max-replica-lag, standby-reads, replicas.
 
     \b
     Example:
       raftstore table alter orders --set retention-bytes=256MiB --set retention-age=7d
       raftstore table alter orders --unset retention-age
+      raftstore table alter orders --set replicas=5
     """
     options: dict[str, str] = {}
     for text in (*given, *(f"{each}=none" for each in unset)):
@@ -309,6 +322,7 @@ def alter(context: Context, /, name: str, given: tuple[str, ...], unset: tuple[s
     with context.connect() as client:
         found = client.alter_table(name, **changes)
     context.show(_summary(found), [_summary(found)])
+    _say_replicas(context, found, changes)
 
 
 @table.command("rm")
@@ -327,12 +341,26 @@ def remove(context: Context, name: str) -> None:
     context.say(f"table {name} is removed")
 
 
+def _say_replicas(context: Context, found: TableInfo, changes: Mapping[str, Any]) -> None:
+    if "replicas" not in changes:
+        return
+    missing = sum(count != found.replicas for count in found.voters)
+    if missing:
+        context.say(
+            f"{missing} of {found.partitions} partitions do not have {found.replicas} replicas "
+            f"yet; it goes on by itself, and `raftstore table info {found.name}` shows how far"
+        )
+    if found.replicas == 1:
+        context.say("warning: " + ONE_REPLICA)
+
+
 def _summary(found: TableInfo) -> dict[str, Any]:
     return {
         "name": found.name,
         "key": ",".join(found.key_columns),
         "partitions": found.partitions,
         "replicas": found.replicas,
+        "replicas_now": _replicas_now(found),
         "durability": found.durability,
         "max_lag": found.max_lag,
         "max_staleness_ms": found.max_staleness_ms,
@@ -346,3 +374,13 @@ def _summary(found: TableInfo) -> dict[str, Any]:
         "restoring": found.settings.restoring is not None,
         "uuid": found.uuid.hex(),
     }
+
+
+def _replicas_now(found: TableInfo) -> str:
+    """How many replicas the partitions have, while some do not have their number yet."""
+    if not found.voters:
+        return str(found.replicas)
+    done = sum(count == found.replicas for count in found.voters)
+    low, high = min(found.voters), max(found.voters)
+    present = str(low) if low == high else f"{low} to {high}"
+    return f"{present} ({done} of {len(found.voters)} partitions are done)"

@@ -590,6 +590,9 @@ class NodeSettings:
     initial_cluster: tuple[tuple[str, str], ...] = ()
     """Founding members, n1=host:port,n2=…: found the cluster at the first start (S0.7); later
     they say where these members are now."""
+    failure_domain: str = ""
+    """What fails together with this node, such as a rack or a zone: replicas of a partition are
+    placed in different ones. Empty: nothing but the node itself."""
     join: str = ""
     """A token of `raftstore cluster token`: join that cluster at the first start; ignored later."""
     insecure: bool = False

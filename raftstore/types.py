@@ -75,6 +75,8 @@ TimestampMs = Annotated[int, Meta(ge=0, le=WALL_MS_MAX)]
 """Of a record: the leader's wall clock, but always after the record before (S10)."""
 Small31 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """A version, level, format, mode or process id."""
+FailureDomain = Annotated[str, Meta(max_length=63)]
+"""What fails together with a node, such as a rack or a zone; empty: nothing but the node itself."""
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 """Of a payload."""
 
@@ -232,6 +234,7 @@ EVENT_TYPES: Final = (
     "replica_opened",
     "replica_deleted",
     "iss_changed",
+    "table_resized",
     "leader_moved",
     "leader_move_failed",
     "rebalance_started",

@@ -38,7 +38,12 @@ from raftstore.errors import (
     UnknownTableError,
 )
 from raftstore.policy.bounds import effective_bounds
-from raftstore.policy.levels import DURABILITY_LEVEL, RESTORE_LEVEL, TABLE_SETTINGS_LEVEL
+from raftstore.policy.levels import (
+    DURABILITY_LEVEL,
+    MEMBERS_LEVEL,
+    RESTORE_LEVEL,
+    TABLE_SETTINGS_LEVEL,
+)
 from raftstore.policy.routing import Prefer
 from raftstore.protocol.admin import (
     Checkpoint,
@@ -175,6 +180,8 @@ class Admin:
         level = 0 if SETTING_LIMITS.keys().isdisjoint(changes) else TABLE_SETTINGS_LEVEL
         if "restoring" in changes:
             level = RESTORE_LEVEL
+        if "replicas" in changes:
+            level = MEMBERS_LEVEL
         asked = Asked(f"edit table {name!r}", is_read=False, level=level)
         await self._context.discovery.refresh(deadline_ms)
         uuid = (await self._context.discovery.table(name, deadline_ms)).uuid

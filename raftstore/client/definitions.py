@@ -49,6 +49,9 @@ class TableEdits(SettingsGiven, total=False):
     max_replica_lag: int | None
     """Rows."""
     standby_reads: bool
+    replicas: int
+    """How many each partition is to have; they come and go one after the other, behind the
+    answer."""
     add_columns: Any
     """A schema, as ``create_table`` takes it, of the columns to append."""
 
@@ -59,6 +62,7 @@ _PROPERTIES: Final = {
     "max_batches_behind": "micro-batches",
     "max_replica_lag": "rows",
     "standby_reads": "",
+    "replicas": "",
     "add_columns": "",
     **dict.fromkeys(SettingsGiven.__annotations__, ""),
 }
@@ -102,6 +106,8 @@ def table_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             if type(value) is not bool:
                 raise ArgumentError(f"standby_reads={value!r} is neither True nor False")
             checked[name] = value
+        elif name == "replicas":
+            checked[name] = whole(name, value, 1, REPLICAS_MAX)
         elif name == "add_columns":
             checked[name] = schema_text(value)
         elif name == "max_staleness":

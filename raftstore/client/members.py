@@ -46,6 +46,8 @@ class ClusterMember:
     replicas: int
     """Of tables."""
     level: int
+    failure_domain: str
+    """What fails together with it, such as a rack; empty: it did not say."""
 
 
 def lifetime_in_ms(lifetime: Any) -> int:
@@ -82,6 +84,7 @@ class Members:
                 catalog=VOTER if info.node in metadata.replicas else LEARNER,
                 replicas=hosted.count(info.node),
                 level=info.level,
+                failure_domain=info.failure_domain,
             )
             for info in sorted(answer.nodes, key=lambda info: info.node)
         )

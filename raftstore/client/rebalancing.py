@@ -306,7 +306,7 @@ def _nodes(cluster: ClusterInfoAnswer, known: RebalanceAnswer) -> ClusterNodes:
         and info.node not in known.tags
     ]  # fmt: skip
     leaving = [n for n, tag in known.tags.items() if tag is NodeTag.PERMANENT_OFFLINE]
-    domains = {info.node: getattr(info, "failure_domain", "") for info in cluster.nodes}
+    domains = {info.node: info.failure_domain for info in cluster.nodes}
     return ClusterNodes(takers, leaving, domains)
 
 

@@ -54,6 +54,8 @@ class NodeIdentity:
     http: str = ""
     """host:port of the HTTP interface as others reach it; empty: there is none."""
     level: int = LEVEL
+    failure_domain: str = ""
+    """What fails together with this node; empty: not known."""
 
     def creation_config(self) -> ChannelConfig:
         """Creation configuration of the metadata channel: the founding members (S0.7)."""

@@ -114,14 +114,13 @@ class NodeRunner:
         self._make_reports()
         self._positions_moved = self.watch.reports.moved
         self._views_moved = self.views.kept.moved
-        reader, controller = self.reader, self.controller
         self._deadlines: tuple[Deadlines[Any], ...] = (
             self._schedule.deadlines,
-            reader.deadlines,
-            reader.scans.deadlines,
-            reader.write_outcomes.open.deadlines,
-            controller.deadlines,
-            controller.commands.deadlines,
+            self.reader.deadlines,
+            self.reader.scans.deadlines,
+            self.reader.write_outcomes.open.deadlines,
+            self.controller.deadlines,
+            self.controller.commands.deadlines,
             self.hashes.waiting.deadlines,
             self.failovers.deadlines,
             self.repairs.deadlines,
@@ -431,8 +430,7 @@ class NodeRunner:
     # --- turns ------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
-        """The calls from here to ``end_turn`` are one turn; ``next_deadline_ms`` is right again at
-        its end."""
+        """The calls up to ``end_turn`` are one turn; then ``next_deadline_ms`` is right again."""
         self._is_in_turn = True
         self.outbox.mail.hold()
 
@@ -490,11 +488,13 @@ class NodeRunner:
         if runner is not None:  # S0.8: a message never creates a channel
             runner.on_replication(sender, message, now_ms)
 
-    def on_peer_connected(self, node: NodeId, advertise: str, level: int, now_ms: int) -> None:
-        """A connection to a peer is established; its address and level may be others (S0.7)."""
+    def on_peer_connected(
+        self, node: NodeId, advertise: str, level: int, now_ms: int, domain: str = ""
+    ) -> None:
+        """A connection to a peer is established; what it says of itself may be new (S0.7)."""
         self._begin(now_ms)
         self.watch.on_connected(node, now_ms)
-        self.controller.on_introduced(node, advertise, level)
+        self.controller.on_introduced(node, advertise, level, domain)
         for runner in tuple(self.channels.values()):
             if runner.elector.leader == node:
                 self._active.touch(runner.channel)

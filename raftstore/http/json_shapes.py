@@ -170,6 +170,8 @@ class TableBody(msgspec.Struct, frozen=True):
     retention_age_ms: int | None = None
     ttl_ms: int | None = None
     restoring: bool = False
+    replicas_now: list[int] | None = None
+    """Of each partition, while some do not have their number of replicas yet."""
 
 
 class TablesBody(msgspec.Struct, frozen=True):
@@ -284,4 +286,5 @@ def table_body(info: TableInfo) -> TableBody:
         retention_age_ms=info.settings.retention_age_ms,
         ttl_ms=info.settings.ttl_ms,
         restoring=info.settings.restoring is not None,
+        replicas_now=list(info.voters) or None,
     )

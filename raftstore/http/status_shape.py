@@ -74,6 +74,8 @@ class HostStatus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     http: str
     last_heard_ms_ago: int | None
     clock_skew_ms: int | None
+    failure_domain: str
+    """What fails together with it, such as a rack; empty: it did not say."""
 
 
 class ReplicaBody(msgspec.Struct, frozen=True, gc=False):
@@ -242,6 +244,7 @@ def _host(
         http=node.http,
         last_heard_ms_ago=node.last_heard_ms_ago,
         clock_skew_ms=node.clock_skew_ms,
+        failure_domain=node.failure_domain,
     )
 
 

@@ -75,6 +75,8 @@ class TableChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Rows; writes wait for a live replica that is further behind."""
     standby_reads: bool | msgspec.UnsetType = msgspec.UNSET
     """false: only the leader serves reads that name no bound or level themselves."""
+    replicas: Annotated[int, Meta(ge=1, le=255)] | msgspec.UnsetType = msgspec.UNSET
+    """Of each partition; they come and go one after the other, behind the answer."""
     retention_bytes: Count63 | msgspec.UnsetType | None = msgspec.UNSET
     """Log of each partition that is kept; null: as each node is set."""
     retention_records: Count63 | msgspec.UnsetType | None = msgspec.UNSET

@@ -51,6 +51,7 @@ from raftstore.node.watchdog import Watchdog
 from raftstore.ports.tables import Answers, Conflicts, ReadDone
 from raftstore.protocol.admin import Checkpoint
 from raftstore.protocol.message import Message
+from raftstore.protocol.node import Hello
 from raftstore.protocol.replication import MsgSync
 from raftstore.protocol.tickets import parse_token
 from raftstore.storage.identity import Belonging, Members, StoreIdentity
@@ -212,6 +213,7 @@ class NodeProcess:
             pid=os.getpid(),
             http=self._http.endpoint,
             level=self._level,
+            failure_domain=self._settings.failure_domain,
         )
 
     def _with_its_past(self, runner: NodeRunner) -> NodeRunner:
@@ -392,7 +394,7 @@ class NodeProcess:
                 self._end_turn()
                 faults.reach("catch-up.after-store")
 
-    def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
+    def on_peer_connected(self, peer: NodeId, hello: Hello) -> None:
         """Our bulk connection to the peer is open."""
         if self._founding is not None:
             self._founding.on_member_connected(peer)
@@ -400,7 +402,9 @@ class NodeProcess:
             self._introductions.on_accepted()
         runner = self._in_turn()
         if runner is not None:
-            runner.on_peer_connected(peer, advertise, level, monotonic_ms())
+            runner.on_peer_connected(
+                peer, hello.advertise, hello.level, monotonic_ms(), hello.failure_domain
+            )
 
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """A connection from or to the peer broke, or nobody listens there."""
@@ -548,7 +552,12 @@ class NodeProcess:
         assert self._store is not None
         identity = self._store.identity
         return Identity(
-            identity.node, identity.cluster_id, identity.boot_id, self._advertise, self._level
+            identity.node,
+            identity.cluster_id,
+            identity.boot_id,
+            self._advertise,
+            self._level,
+            self._settings.failure_domain,
         )
 
 

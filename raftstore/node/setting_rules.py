@@ -225,6 +225,11 @@ def _check_identity(settings: NodeSettings) -> None:
     check_node_name(settings.name)
     if not settings.data_dir:
         raise ConfigError("node.data_dir is empty; name the directory that holds the node's store")
+    if settings.failure_domain and not _NAME.match(settings.failure_domain):
+        raise ConfigError(
+            f"node.failure_domain is {settings.failure_domain!r}; allowed are 1 to 63 letters, "
+            "digits, '.', '_' and '-', starting with a letter or digit, or none"
+        )
     if settings.log_level not in LOG_LEVELS:
         raise ConfigError(
             f"node.log_level is {settings.log_level!r}; allowed are {', '.join(LOG_LEVELS)}"

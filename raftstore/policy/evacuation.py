@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from raftstore.policy.placement import NO_DOMAINS, doubled
 from raftstore.types import ChannelId, NodeId
 
 MOVES_OPEN_MAX: Final = 4
@@ -41,12 +42,14 @@ def plan_evacuations(
     channels: Iterable[HostedChannel],
     leaving: Mapping[NodeId, NodeId | None],
     nodes: Collection[NodeId],
+    domains: Mapping[NodeId, str] = NO_DOMAINS,
 ) -> list[Evacuation]:
     """Return the orders to give now.
 
     ``leaving``: nodes that leave, and who takes each one's place, if anybody was named. ``nodes``:
-    those that may take replicas and are up. The named one is taken if it is among them, else the
-    node with the fewest replicas; a channel that has one on every node waits for another node.
+    those that may take replicas and are up. The named one is taken if it is among them. Else it is
+    a node whose failure domain has the fewest of the channel's other replicas, of these the one
+    with the fewest replicas; a channel that has one on every node waits for another node.
     """
     channels = tuple(channels)
     held = dict.fromkeys(sorted(nodes), 0)
@@ -59,14 +62,17 @@ def plan_evacuations(
     for each in channels:
         if len(orders) >= room:
             break
-        order = None if each.has_order else _evacuated(each, leaving, held)
+        order = None if each.has_order else _evacuated(each, leaving, held, domains)
         if order is not None:
             orders.append(order)
     return orders
 
 
 def _evacuated(
-    each: HostedChannel, leaving: Mapping[NodeId, NodeId | None], held: dict[NodeId, int]
+    each: HostedChannel,
+    leaving: Mapping[NodeId, NodeId | None],
+    held: dict[NodeId, int],
+    domains: Mapping[NodeId, str],
 ) -> Evacuation | None:
     members = (*each.voters, *each.learners)
     gone = [node for node in members if node in leaving]
@@ -80,8 +86,10 @@ def _evacuated(
     if not free:
         return None
     named = leaving[leaves]
-    takes = named if named in free else min(free, key=held.__getitem__)
-    assert takes is not None
+    stay = [node for node in members if node not in leaving]
+    takes = named if named in free else None
+    if takes is None:
+        takes = min(free, key=lambda node: (doubled(node, stay, domains), held[node]))
     held[takes] += 1
     voters = tuple(takes if node == leaves else node for node in each.voters)
     witnesses = (takes,) if leaves in each.witnesses else ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from raftstore.policy.placement import NO_DOMAINS, doubled
 from raftstore.types import ChangeTarget, ChannelConfig, NodeId, ReplicaNumber, Seq
 
 VOTERS_MAX: Final = 5
@@ -23,19 +24,22 @@ def metadata_target(
     leaving: Collection[NodeId],
     is_up: Callable[[NodeId], bool],
     version: Seq,
+    *,
+    domains: Mapping[NodeId, str] = NO_DOMAINS,
 ) -> ChangeTarget | None:
     """Return what the leader is to work towards; None: the members are as they are to be.
 
     ``nodes``: all that are registered; ``numbers``: of those that joined; ``leaving``: those that
     drain or were retired. A voter that is away stays one: nobody knows whether it comes back.
     ``version``: the seq up to which the catalog is applied, which numbers a change that begins; one
-    that is under way keeps its number, whatever has joined or left since.
+    that is under way keeps its number, whatever has joined or left since. ``domains``: who comes
+    or goes is chosen by the failure domains of the other voters; nobody is exchanged for them.
     """
     present = config.voter_sets[-1]
     is_founding = config.change == 0 and not numbers
     if is_founding and not any(node in leaving for node in present):
         return None
-    voters = _voters(present, nodes, leaving, is_up)
+    voters = _voters(present, nodes, leaving, is_up, domains)
     learners = tuple(node for node in nodes if node not in voters)
     is_joint = len(config.voter_sets) > 1
     is_same = set(voters) == set(present) and set(learners) == set(config.learners)
@@ -55,6 +59,7 @@ def _voters(
     nodes: Sequence[NodeId],
     leaving: Collection[NodeId],
     is_up: Callable[[NodeId], bool],
+    domains: Mapping[NodeId, str],
 ) -> tuple[NodeId, ...]:
     """Return the voters of the next change: at most one comes, and at most one goes (M8)."""
     staying = [node for node in present if node not in leaving]
@@ -62,10 +67,15 @@ def _voters(
     others = [node for node in nodes if node not in present and node not in leaving]
     there = len(staying) + len(others)
     wanted = VOTERS_MAX if there >= VOTERS_MAX else min(there, VOTERS_OF_FEW)
-    coming = [node for node in others if is_up(node)][:1] if len(staying) < wanted else []
+    coming: list[NodeId] = []
+    if len(staying) < wanted:
+        able = [node for node in others if is_up(node)]
+        coming = sorted(able, key=lambda node: doubled(node, staying, domains))[:1]
     if len(staying) > wanted and not going:
         # One that is away first: the others lose nothing by it. The preferred leader last.
-        going = sorted(staying[1:], key=is_up)
+        going = sorted(
+            staying[1:], key=lambda node: (is_up(node), -doubled(node, staying, domains))
+        )
     if going and len(staying) < wanted and not coming:
         going = []  # nobody is there to take its place
     leaves = going[:1]

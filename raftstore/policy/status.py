@@ -29,6 +29,8 @@ class SeenNode(TypedDict):
     """Age of its last heartbeat; 0 for the viewpoint itself."""
     clock_skew_ms: int | None
     """Its wall clock minus the viewpoint's, transit included; for display only (KLIP-31)."""
+    failure_domain: str
+    """What fails together with it, by the catalog; empty: it did not say."""
 
 
 class ReplicaStatus(TypedDict):
@@ -198,6 +200,7 @@ class NodeFacts:
     state: str
     last_heard_ms: int | None
     clock_skew_ms: int | None = None
+    failure_domain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +285,7 @@ def _node_status(node: NodeFacts) -> SeenNode:
         state=node.state,
         last_heard_ms=node.last_heard_ms,
         clock_skew_ms=node.clock_skew_ms,
+        failure_domain=node.failure_domain,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from raftstore.policy.bounds import UNBOUNDED, effective_bounds
 from raftstore.policy.health import HealthState
 from raftstore.policy.leader_balance import LeaderPlan, LedChannel, plan_moves
+from raftstore.policy.placement import crowded
 from raftstore.policy.routing import ReplicaView, Route, nodes_to_query
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, NodeView
 from raftstore.protocol.reads import Bounds
@@ -147,6 +148,26 @@ def knows_replicas(view: ClusterViewAnswer) -> bool:
     )
 
 
+def crowded_channels(view: ClusterViewAnswer) -> dict[str, list[ChannelView]]:
+    """Channels with two replicas in one failure domain though a node that is up and does not drain
+    is in a domain without any, by the domain that is shared. Of a channel whose replicas move at
+    this moment those that come and those that go count."""
+    domains = {node.node: node.failure_domain for node in view.nodes}
+    if not any(domains.values()):
+        return {}
+    free = [
+        node.node
+        for node in view.nodes
+        if node.state == HealthState.UP.value and not node.is_draining
+    ]
+    found: dict[str, list[ChannelView]] = {}
+    for channel in view.channels:
+        shared = crowded([hint.node for hint in channel.replicas], free, domains)
+        if shared is not None:
+            found.setdefault(shared, []).append(channel)
+    return found
+
+
 def leader_plan(view: ClusterViewAnswer, leaving: Collection[NodeId] = ()) -> LeaderPlan:
     """Which leaders should move, as far as the node knows that was asked (NATS-001).
 
@@ -166,7 +187,8 @@ def leader_plan(view: ClusterViewAnswer, leaving: Collection[NodeId] = ()) -> Le
             or (hint.role not in NEVER_LEADS and hint.lag is not None and hint.lag <= MOVE_LAG_MAX)
         )
         channels.append(LedChannel(channel.channel, channel.leader, near))
-    return plan_moves(channels, up, leaving)
+    domains = {node.node: node.failure_domain for node in view.nodes}
+    return plan_moves(channels, up, leaving, domains)
 
 
 def _can_be_proven(channel: ChannelView, nodes: Mapping[NodeId, NodeView]) -> bool:

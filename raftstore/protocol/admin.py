@@ -69,6 +69,8 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     """``draining``: no replica is placed there any more; the tag of a node that has one
     (``raftstore.protocol.rebalance.NodeTag``); ``unregistered``: it is not in the catalog yet, so
     its level is not known; empty: active."""
+    failure_domain: str = ""
+    """As in the catalog; empty: none."""
 
 
 class ChannelInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -109,6 +111,8 @@ class TableInfo(msgspec.Struct, frozen=True, array_like=True):
     max_replica_lag: Count63 | None = None
     """Rows; writes wait for a live replica that is further behind (BLOG-31)."""
     settings: TableSettings = DEFAULT_SETTINGS
+    voters: tuple[Small31, ...] = ()
+    """While partitions do not have ``replicas`` of them yet: how many each one has."""
 
 
 class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -188,9 +192,9 @@ class CheckpointAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_
 
 class EditTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Change properties of the table with this name and ``uuid``: max_lag, max_staleness_ms,
-    max_batches_behind, max_replica_lag, standby_reads, those of ``TableSettings``, add_columns
-    (appended to the schema: a schema's JSON). None removes one; Done carries the catalog's
-    version."""
+    max_batches_behind, max_replica_lag, standby_reads, replicas, those of ``TableSettings``,
+    add_columns (appended to the schema: a schema's JSON). None removes one; Done carries the
+    catalog's version, and replicas come and go behind it."""
 
     name: str
     uuid: bytes
@@ -277,6 +281,10 @@ class NodeView(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_heard_ms_ago: Span63 | None
     lag_update_ms_ago: Span63 | None
     clock_skew_ms: Span63 | None
+    failure_domain: str = ""
+    """As in the catalog; empty: none."""
+    is_draining: bool = False
+    """No replica is placed there any more."""
 
 
 class ClusterViewAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -14,6 +14,7 @@ from raftstore.types import (
     ChannelConfig,
     ChannelId,
     Count63,
+    FailureDomain,
     NodeId,
     ReplicaNumber,
     RequestId,
@@ -42,6 +43,8 @@ class Hello(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     advertise: str = ""
     level: Small31 = 0
     """What the node reads beyond the first version (docs/protocol.md); clients report none."""
+    failure_domain: FailureDomain = ""
+    """What fails together with the node; empty: it did not say."""
 
 
 class Goodbye(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -29,6 +29,7 @@ from raftstore.state_machines.catalog_entries import (
     DURABILITY_FORMAT,
     EDITED_FORMAT,
     FIRST_FORMAT,
+    MEMBERS_FORMAT,
     NODE_PREFIX,
     SETTINGS_FORMAT,
     NodeEntry,
@@ -114,6 +115,9 @@ class TableEntry(msgspec.Struct, frozen=True):
     settings: TableSettings = DEFAULT_SETTINGS
     was_edited: bool = False
     """Rows of ``EDITED_FORMAT`` were edited, whatever they say here."""
+    is_resizing: bool = False
+    """Partitions do not have ``replicas`` voters yet: the leader of the metadata channel orders
+    replicas until they do."""
 
     def same_definition(self, other: TableEntry) -> bool:
         """Whether both ask for the same table; UUID and placement are given, not asked for.
@@ -139,6 +143,7 @@ def _asked_for(entry: TableEntry, *, edited: bool) -> TableEntry:
         uuid=b"",
         placement=(),
         format=FIRST_FORMAT,
+        replicas=0 if edited else entry.replicas,
         max_lag=None if edited else entry.max_lag,
         max_staleness_ms=None,
         max_batches_behind=None,
@@ -146,6 +151,7 @@ def _asked_for(entry: TableEntry, *, edited: bool) -> TableEntry:
         max_replica_lag=None,
         settings=DEFAULT_SETTINGS if edited else entry.settings,
         was_edited=False,
+        is_resizing=False,
     )
 
 
@@ -210,6 +216,8 @@ def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> b
 
 def created_format(entry: TableEntry) -> int:
     """Format of the command that creates a table with this entry."""
+    if any(len(group) != entry.replicas for group in entry.placement) or entry.is_resizing:
+        return MEMBERS_FORMAT
     if entry.durability != Durability.FSYNC.label or entry.settings.restoring is not None:
         return DURABILITY_FORMAT
     return FIRST_FORMAT if entry.settings == DEFAULT_SETTINGS else SETTINGS_FORMAT
@@ -235,9 +243,12 @@ def edited_format(entry: TableEntry) -> int:
     return max(EDITED_FORMAT, created_format(entry))
 
 
-def register_node_command(node: NodeId, endpoint: str, level: int) -> bytes:
-    """Payload that enters a node, or changes the endpoint or the level of a known one."""
-    return _encode(_RegisterNode(_encode(NodeEntry(node, endpoint, level=level))))
+def register_node_command(
+    node: NodeId, endpoint: str, level: int, failure_domain: str = ""
+) -> bytes:
+    """Payload that enters a node, or changes what is known of one."""
+    entry = NodeEntry(node, endpoint, level=level, failure_domain=failure_domain)
+    return _encode(_RegisterNode(_encode(entry)))
 
 
 class CatalogMachine(StateMachine):
@@ -489,6 +500,11 @@ class Catalog:
         tagged = self.rebalance.tags
         return [node for node in nodes if node not in self.draining and node not in tagged]
 
+    def domains(self) -> dict[NodeId, str]:
+        """The failure domain of every registered node that has one."""
+        nodes = self.nodes.values()
+        return {entry.node: entry.failure_domain for entry in nodes if entry.failure_domain}
+
     def founding_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
         """Replicas with which a channel was created, whatever it has now; () for an unknown one."""
         table = self.table_of(channel)
@@ -522,6 +538,11 @@ class Catalog:
         """The hosts of a channel that are no voters with rows, and what they are instead."""
         entry = self.changes.get(channel)
         return {} if entry is None else entry.other_roles
+
+    def voters_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
+        """Replicas that vote, by its newest reported configuration; () for an unknown channel."""
+        entry = self.changes.get(channel)
+        return self.founding_of(channel) if entry is None else entry.config.voters
 
     def placement_of(self, table: TableEntry) -> Placement:
         """Per partition the nodes that host a replica now, or are ordered to."""

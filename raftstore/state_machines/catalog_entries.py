@@ -57,6 +57,9 @@ class NodeEntry(msgspec.Struct, frozen=True):
     endpoint: str
     format: Small31 = FIRST_FORMAT
     level: Small31 = 0
+    failure_domain: str = ""
+    """What fails together with it, such as a rack; empty: it did not say. Versions below level 6
+    skip the field, and write entries without it."""
 
 
 def node_key(name: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -276,11 +276,26 @@ class SimCluster:
         return "; ".join(parts)
 
     def check_final(self) -> None:
-        """O4 on every replica."""
+        """O4 on every replica, but for those that were removed and are not deleted yet."""
+        leaders = self.leaders()
         for node in self.nodes.values():
-            if node.refused is None:
-                assert node.runner is not None
-                self.oracle.check_final(list(node.runner.channels.values()))
+            if node.refused is not None:
+                continue
+            assert node.runner is not None
+            self.oracle.check_final(
+                [
+                    runner
+                    for runner in node.runner.channels.values()
+                    if self._is_member(node.node, runner.channel, leaders)
+                ]
+            )
+
+    def _is_member(
+        self, node: NodeId, channel: ChannelId, leaders: Mapping[bytes, SimNode]
+    ) -> bool:
+        leader = leaders.get(channel)
+        runner = None if leader is None else leader.runner
+        return runner is None or node in runner.channels[channel].core.config().members
 
     # --- the table --------------------------------------------------------------------------------
 

@@ -234,7 +234,7 @@ class ControlLoop:
                 purpose=Purpose.CONTROL,
                 identity=self._identity,
                 settings=self._settings,
-                on_connected=lambda _peer, _advertise, _level: None,
+                on_connected=lambda _peer, _hello: None,
                 on_lost=self._lost,
             )
 

@@ -59,12 +59,12 @@ class Dialer:
         purpose: Purpose,
         identity: Identity,
         settings: TransportSettings,
-        on_connected: Callable[[NodeId, str, int], None],
+        on_connected: Callable[[NodeId, Hello], None],
         on_lost: Callable[[NodeId, bool], None],
         flushes: FlushQueue | None = None,
         on_refused: Callable[[CloseReason], None] = lambda _: None,
     ) -> None:
-        """``on_connected(peer, its advertised endpoint, its level)``; ``on_lost(peer, refused)``
+        """``on_connected(peer, its Hello)``; ``on_lost(peer, refused)``
         after every loss and once for every series of refused dials. ``flushes``: who writes.
         ``on_refused``: the node there does not take the connection, for this reason."""
         self.peer = peer
@@ -202,7 +202,7 @@ class Dialer:
         """Both Hellos are through."""
         self._connection = connection
         assert connection.remote is not None
-        self._on_connected(self.peer, connection.remote.advertise, connection.remote.level)
+        self._on_connected(self.peer, connection.remote)
 
     def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
         """Nothing is accepted on dialled peer connections; the protocol refused it already."""

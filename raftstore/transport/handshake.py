@@ -135,6 +135,7 @@ class Identity:
     boot_id: bytes
     advertise: str
     level: int = LEVEL
+    failure_domain: str = ""
 
     def hello(self, purpose: Purpose) -> Hello:
         """First frame of a connection of this node."""
@@ -146,6 +147,7 @@ class Identity:
             boot_id=self.boot_id,
             advertise=self.advertise,
             level=self.level,
+            failure_domain=self.failure_domain,
         )
 
 

@@ -45,7 +45,7 @@ class NetworkHandler(Protocol):
     def on_peer_message(self, peer: NodeId, message: Message, arrived_ms: int) -> None:
         """A message of an authenticated peer."""
 
-    def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
+    def on_peer_connected(self, peer: NodeId, hello: Hello) -> None:
         """Our bulk connection to the peer is open; what its Hello said."""
 
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:

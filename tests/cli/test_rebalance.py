@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -195,3 +196,32 @@ def test_check_cluster_has_the_most_and_the_fewest_leaders_as_numbers() -> None:
     """A node that is down leads none, and is not counted."""
     numbers = judge_cluster(view((1, 1, 1, 2, 3, 2), state="down")).numbers
     assert (numbers["leads_most"], numbers["leads_least"]) == (3, 2)
+
+
+def test_check_cluster_warns_of_replicas_in_one_failure_domain_while_another_is_free() -> None:
+    """Partitions with replicas on n1 and n2 alone; n3 could have one of them."""
+    found = view((1, 2, 1))
+    two = [
+        msgspec.structs.replace(
+            each, replicas=tuple(r for r in each.replicas if r.node != NODES[2])
+        )
+        for each in found.channels
+    ]
+    nodes = [msgspec.structs.replace(each, failure_domain="a") for each in found.nodes]
+    free = msgspec.structs.replace(nodes[2], failure_domain="b")
+    for third, count in (
+        (free, 3),
+        (nodes[2], 0),
+        (msgspec.structs.replace(free, state="down"), 0),
+        (msgspec.structs.replace(free, is_draining=True), 0),
+    ):
+        known = msgspec.structs.replace(
+            found, channels=tuple(two), nodes=(nodes[0], nodes[1], third)
+        )
+        verdict = judge_cluster(known)
+        assert verdict.numbers["crowded"] == count
+        warned = [text for text in verdict.warnings if "failure domain" in text]
+        assert len(warned) == (1 if count else 0)
+    known = msgspec.structs.replace(found, channels=tuple(two), nodes=(nodes[0], nodes[1], free))
+    [text] = judge_cluster(known).warnings
+    assert text.startswith("3 partitions, such as orders/0, have two replicas in failure domain a")

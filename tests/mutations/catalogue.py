@@ -24,6 +24,7 @@ from tests.mutations.rules.comparing import COMPARING_RULES
 from tests.mutations.rules.core import CORE_RULES
 from tests.mutations.rules.disk_waits import DISK_WAITS_RULES
 from tests.mutations.rules.document import DOCUMENT_RULES
+from tests.mutations.rules.domains import DOMAIN_RULES
 from tests.mutations.rules.durability import DURABILITY_RULES
 from tests.mutations.rules.election import ELECTION_RULES
 from tests.mutations.rules.engine import ENGINE_RULES
@@ -52,6 +53,7 @@ from tests.mutations.rules.rebalance import REBALANCE_RULES
 from tests.mutations.rules.removals import REMOVAL_RULES
 from tests.mutations.rules.replica_orders import ORDER_RULES
 from tests.mutations.rules.replica_snapshots import REPLICA_SNAPSHOT_RULES
+from tests.mutations.rules.resizing import RESIZING_RULES
 from tests.mutations.rules.roles import ROLE_RULES
 from tests.mutations.rules.row import ROW_RULES
 from tests.mutations.rules.runtime import RUNTIME_RULES
@@ -127,6 +129,8 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *COMPARING_RULES,
             *CLUSTER_RULES,
             *LEADERS_RULES,
+            *DOMAIN_RULES,
+            *RESIZING_RULES,
             *LEVEL_RULES,
             *MACHINE_RULES,
             *LIFETIME_RULES,

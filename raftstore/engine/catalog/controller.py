@@ -18,6 +18,7 @@ from raftstore.engine.catalog.evacuator import Evacuator
 from raftstore.engine.catalog.failpoints import REPLICA_OPENED
 from raftstore.engine.catalog.hosting import Hosting
 from raftstore.engine.catalog.node_commands import NodeCommands
+from raftstore.engine.catalog.order_proposals import OrderProposals
 from raftstore.engine.catalog.quorum_room import QuorumRoom
 from raftstore.engine.catalog.rebalance_commands import RebalanceCommands
 from raftstore.engine.catalog.rebalancer import Rebalancer
@@ -26,6 +27,7 @@ from raftstore.engine.catalog.replica_commands import ReplicaCommands
 from raftstore.engine.catalog.seen_replicas import SeenReplicas
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
+from raftstore.engine.catalog.table_replicas import TableReplicas
 from raftstore.engine.channel.channel_parts import ChannelParts, RoleBefore
 from raftstore.engine.channel.proposals import OnOutcome, Proposals
 from raftstore.engine.channel.registry import ChannelRegistry
@@ -51,6 +53,7 @@ from raftstore.state_machines.catalog import (
     TableEntry,
     register_node_command,
 )
+from raftstore.state_machines.catalog_entries import NodeEntry
 from raftstore.state_machines.table import TableMachine
 from raftstore.state_machines.witness import WitnessMachine
 from raftstore.types import (
@@ -108,7 +111,8 @@ class CatalogController:
         if identity.advertise:
             self._seen[identity.me] = identity.advertise
         self._known_levels = levels.by_node
-        self._registering: dict[NodeId, tuple[str, int]] = {}
+        self._known_domains: dict[NodeId, str] = {identity.me: identity.failure_domain}
+        self._registering: dict[NodeId, tuple[str, int, str]] = {}
         self._discover_due_ms = 0
         self._members_target: ChangeTarget | None = None
         """What the core of the metadata channel works towards."""
@@ -134,7 +138,7 @@ class CatalogController:
             no_space=parts.guard.catalog_refusal,
             quorum_room=self.quorum_room,
         )
-        self.evacuator = Evacuator(self, parts.ids, watch.is_up)
+        self._make_standing_orders(parts)
         self.replica_commands = ReplicaCommands(self.commands, answers, self, watch.is_up)
         self._make_rebalancing(parts, answers, levels)
         self.node_commands = NodeCommands(
@@ -164,6 +168,13 @@ class CatalogController:
         return self.config_reports.on_message(message, now_ms) or self.copy_reports.on_message(
             sender, message
         )
+
+    def _make_standing_orders(self, parts: ChannelParts[ChannelRunner]) -> None:
+        """The parts that order replicas by themselves where this node leads the metadata."""
+        is_up = self._watch.is_up
+        self._orders = OrderProposals(self, parts.ids)
+        self.evacuator = Evacuator(self, self._orders, is_up)
+        self.table_replicas = TableReplicas(self, self._orders, is_up, parts.tell)
 
     def start(self, now_ms: int, on_opened: OnOpened = lambda _done, _total: None) -> None:
         """Open the metadata channel, then the channels of its last committed state."""
@@ -280,10 +291,12 @@ class CatalogController:
             catalog.draining.keys() | catalog.retired.keys(),
             self._watch.is_up,
             Seq(catalog.version),
+            domains=catalog.domains(),
         )
         if target != self._members_target:
             self._members_target = target
             runner.inform(TargetKnown(target), now_ms)
+        self.table_replicas.look(now_ms)
         self.evacuator.look(now_ms)
         self.replacer.look(now_ms)
         self.rebalancer.look(now_ms)
@@ -325,6 +338,7 @@ class CatalogController:
         """M27: a node has left for ever; nothing is said of it or to it any more."""
         self._seen.pop(node, None)
         self._known_levels.pop(node, None)
+        self._known_domains.pop(node, None)
         self._registering.pop(node, None)
         if node == self._me:
             self.on_retired(retirement(node, self._identity.cluster_id))
@@ -367,17 +381,22 @@ class CatalogController:
         if runner.channel == self.metadata_channel:
             self._registering.clear()
             self._members_target = None
-            self.evacuator.forget()
+            self._orders.forget()
+            self.table_replicas.forget()
             self.replacer.forget()
             self.rebalancer.forget()
 
-    def on_introduced(self, node: NodeId, endpoint: str, level: int) -> None:
-        """A peer said where it can be reached (addresses may change, S0.7), and its level."""
+    def on_introduced(
+        self, node: NodeId, endpoint: str, level: int, failure_domain: str = ""
+    ) -> None:
+        """A peer said where it can be reached (addresses may change, S0.7), its level, and what
+        fails together with it."""
         if node in self.catalog.retired:
             return
         if endpoint:
             self._seen[node] = endpoint
         self._known_levels[node] = level
+        self._known_domains[node] = failure_domain
 
     def _open(self, channel: ChannelId, table: TableEntry, now_ms: int) -> None:
         partition = channel_partition(channel)
@@ -440,15 +459,16 @@ class CatalogController:
             return
         for node, endpoint in self.endpoints().items():
             known = self.catalog.nodes.get(node_name(node))
-            # A node that reported nothing since the start keeps the level it is known with.
-            level = self._known_levels.get(node, 0 if known is None else known.level)
-            present = (node, endpoint, level)
-            if known is not None and (known.node, known.endpoint, known.level) == present:
+            entry = known or NodeEntry(node, endpoint)
+            # A node that reported nothing since the start keeps what it is known with.
+            level = self._known_levels.get(node, entry.level)
+            domain = self._known_domains.get(node, entry.failure_domain)
+            present = NodeEntry(node, endpoint, entry.format, level, domain)
+            asked = (endpoint, level, domain)
+            if known == present or self._registering.get(node) == asked:
                 continue
-            if self._registering.get(node) == (endpoint, level):
-                continue
-            self._registering[node] = (endpoint, level)
-            command = register_node_command(node, endpoint, level)
+            self._registering[node] = asked
+            command = register_node_command(node, *asked)
             self.proposals.propose(runner, command, self._registered(node), now_ms)
 
     def _registered(self, node: NodeId) -> OnOutcome:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from raftstore.engine.catalog.evacuator import hosted_channels
+from raftstore.engine.catalog.order_proposals import hosted_channels
 from raftstore.engine.catalog.table_commands import CatalogView, TableCommands
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.node_ports import NodeIdentity, Tell

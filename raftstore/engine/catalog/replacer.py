@@ -130,5 +130,4 @@ def placed_channels(catalog: Catalog, busy: dict[NodeId, NodeId | None]) -> list
 
 def domains_of(catalog: Catalog) -> dict[NodeId, str]:
     """The failure domain of each node that has one."""
-    found = {each.node: getattr(each, "failure_domain", "") for each in catalog.nodes.values()}
-    return {node: domain for node, domain in found.items() if domain}
+    return catalog.domains()

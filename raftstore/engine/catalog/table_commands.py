@@ -21,10 +21,12 @@ from raftstore.config import (
 )
 from raftstore.engine.catalog.quorum_room import QuorumRoom
 from raftstore.engine.catalog.table_definition import (
+    REPLICAS,
     definition_problem,
     edit_problem,
     edited_entry,
     entry_of,
+    resized,
 )
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
@@ -160,6 +162,7 @@ class TableCommands:
                 replicas=request.replicas,
                 nodes=candidates,
                 existing=self._view.catalog.placements(),
+                domains=self._view.catalog.domains(),
             )
         except PlacementError as error:
             # Founders register in a moment; nobody knows of nodes that may come some day.
@@ -376,7 +379,10 @@ class TableCommands:
         if problem is None:
             assert entry is not None
             try:
-                return edited_entry(entry, request.changes)
+                edited = edited_entry(entry, request.changes)
+                if REPLICAS in request.changes:
+                    edited = resized(edited, self._view.catalog, self._channels_max)
+                return edited
             except SchemaError as error:
                 problem = f"table {request.name!r}: {error}"
         self.fail(client, request.request_id, kind, problem)

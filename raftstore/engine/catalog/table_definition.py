@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,8 +21,8 @@ from raftstore.protocol.table_settings import (
 )
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.schema_growth import grown_schema
-from raftstore.state_machines.catalog import TableEntry
-from raftstore.types import DURABILITIES
+from raftstore.state_machines.catalog import Catalog, TableEntry
+from raftstore.types import DURABILITIES, node_name
 
 TABLE_NAME_CHARS_MAX = 128
 TABLE_NAME: Final = re.compile(
@@ -40,9 +41,11 @@ COUNTED: Final = {**BOUNDS_OF_A_TABLE, "max_replica_lag": "rows"}
 """Properties that are numbers, and what they count."""
 ADD_COLUMNS: Final = "add_columns"
 """Columns to append: a schema as ``df.schema.json()`` writes it."""
+REPLICAS: Final = "replicas"
+"""How many each partition is to have; they come and go one after the other."""
 RESTORING: Final = "restoring"
 """Is removed when the table is whole, and never set again: a table that was served stays so."""
-EDITABLE: Final = (*COUNTED, *SETTING_LIMITS, "standby_reads", ADD_COLUMNS, RESTORING)
+EDITABLE: Final = (*COUNTED, *SETTING_LIMITS, "standby_reads", REPLICAS, ADD_COLUMNS, RESTORING)
 
 
 def entry_of(request: CreateTable) -> TableEntry:
@@ -109,7 +112,8 @@ def edit_problem(changes: Mapping[str, Any]) -> str | None:
             )
         if name not in EDITABLE:
             return f"a table has no property {name!r} to change; use one of {', '.join(EDITABLE)}"
-        problem = None if value is None else _value_problem(name, value)
+        may_be_none = value is None and name != REPLICAS
+        problem = None if may_be_none else _value_problem(name, value)
         if problem is not None:
             return problem
     return None
@@ -118,6 +122,9 @@ def edit_problem(changes: Mapping[str, Any]) -> str | None:
 def _value_problem(name: str, value: Any) -> str | None:
     if name in SETTING_LIMITS:
         return setting_problem(name, value)
+    if name == REPLICAS:
+        is_whole = type(value) is int and 1 <= value <= REPLICAS_MAX
+        return None if is_whole else f"replicas={value!r:.80} is outside 1..{REPLICAS_MAX}"
     if name == RESTORING:
         return f"restoring={value!r:.80} cannot be set, a table is created with it; give none"
     if name == ADD_COLUMNS:
@@ -143,11 +150,39 @@ def edited_entry(entry: TableEntry, changes: Mapping[str, Any]) -> TableEntry:
     bounds = {name: changes.get(name, getattr(entry, name)) for name in COUNTED}
     return msgspec.structs.replace(
         entry,
+        replicas=changes.get(REPLICAS, entry.replicas),
         standby_reads=True if standby_reads is None else standby_reads,
         schema_json=schema_json,
         settings=_edited_settings(entry.settings, changes),
         **bounds,
     )
+
+
+def resized(entry: TableEntry, catalog: Catalog, channels_max: int) -> TableEntry:
+    """An edited entry, marked as resizing unless every partition has its number of replicas.
+
+    Raises SchemaError where more replicas are wanted than there are nodes, or room on them.
+    """
+    counts = [len(catalog.voters_of(channel)) for channel in entry.channels]
+    missing = sum(max(0, entry.replicas - count) for count in counts)
+    nodes = catalog.placeable()
+    if missing and len(nodes) < entry.replicas:
+        names = ", ".join(sorted(map(node_name, nodes))) or "none"
+        raise SchemaError(
+            f"replicas={entry.replicas} need {entry.replicas} nodes, but {len(nodes)} may have "
+            f"replicas ({names}); start more nodes or ask for fewer replicas"
+        )
+    held = Counter(node for placed in catalog.placements() for hosts in placed for node in hosts)
+    # Each node has the channel of the metadata, too.
+    room = sum(max(0, channels_max - 1 - held[node]) for node in nodes)
+    if missing > room:
+        raise SchemaError(
+            f"replicas={entry.replicas} need {missing} more replicas, and the nodes have room for "
+            f"{room} (storage.channels_max is {channels_max}); add nodes, drop tables, or raise "
+            "LimitNOFILE (ulimit -n) and storage.channels_max of the nodes"
+        )
+    is_resizing = entry.is_resizing or any(count != entry.replicas for count in counts)
+    return msgspec.structs.replace(entry, is_resizing=is_resizing)
 
 
 def _edited_settings(settings: TableSettings, changes: Mapping[str, Any]) -> TableSettings:

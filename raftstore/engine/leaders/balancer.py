@@ -208,8 +208,9 @@ class LeaderBalancer:
     # --- the plan ---------------------------------------------------------------------------------
 
     def _balance(self, up: Collection[NodeId], now_ms: int) -> None:
-        leaving = self._leaving()
-        plan = plan_moves(self._led(up, now_ms), self._targets(up, now_ms), leaving)
+        led, targets = self._led(up, now_ms), self._targets(up, now_ms)
+        domains = self._parts.controller.catalog.domains()
+        plan = plan_moves(led, targets, self._leaving(), domains)
         is_calm = self._is_calm(now_ms)
         if plan.is_uneven and is_calm and self._balancing_since_ms is None:
             self._balancing_since_ms = now_ms

@@ -36,7 +36,7 @@ class ClusterInfoReport:
         metadata = self._controller.metadata
         lag, age = self._reader.lag(metadata, now_ms)
         known = self._views.channels(now_ms) if request.with_lags else {}
-        levels = self._controller.levels()
+        levels, domains = self._controller.levels(), catalog.domains()
         nodes = [
             NodeInfo(
                 member,
@@ -46,6 +46,7 @@ class ClusterInfoReport:
                 http=self._watch.reports.http_of.get(member, ""),
                 level=levels[member],
                 state=_state_of(member, catalog),
+                failure_domain=domains.get(member, ""),
             )
             for member, endpoint in self._controller.endpoints().items()
         ]
@@ -63,6 +64,7 @@ class ClusterInfoReport:
         )
 
     def _table_info(self, table: TableEntry, known: Mapping[ChannelId, ChannelView]) -> TableInfo:
+        catalog = self._controller.catalog
         return TableInfo(
             name=table.name,
             uuid=table.uuid,
@@ -77,10 +79,13 @@ class ClusterInfoReport:
             standby_reads=table.standby_reads,
             max_replica_lag=table.max_replica_lag,
             settings=table.settings,
-            seq=self._controller.catalog.seqs[table.name],
+            seq=catalog.seqs[table.name],
+            voters=tuple(len(catalog.voters_of(each)) for each in table.channels)
+            if table.is_resizing
+            else (),
             channels=tuple(
                 self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)
-                for partition, replicas in enumerate(self._controller.catalog.placement_of(table))
+                for partition, replicas in enumerate(catalog.placement_of(table))
             ),
         )
 

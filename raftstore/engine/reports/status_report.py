@@ -73,8 +73,10 @@ def _endpoints(node: NodeParts) -> list[tuple[NodeId, str]]:
 
 
 def _node_facts(node: NodeParts, peer: NodeId, endpoint: str, now_ms: int) -> NodeFacts:
+    entry = node.controller.catalog.nodes.get(node_name(peer))
+    domain = "" if entry is None or entry.node != peer else entry.failure_domain
     if peer == node.me:
-        return NodeFacts(peer, endpoint, up=True, state="up", last_heard_ms=0, clock_skew_ms=0)
+        return NodeFacts(peer, endpoint, True, "up", 0, 0, domain)
     health = node.watch.health
     state, heard = health.state(peer), health.last_heard_ms(peer)
     return NodeFacts(
@@ -84,6 +86,7 @@ def _node_facts(node: NodeParts, peer: NodeId, endpoint: str, now_ms: int) -> No
         state="unknown" if state is None else state.value,
         last_heard_ms=None if heard is None else max(0, now_ms - heard),
         clock_skew_ms=health.skew_ms(peer),
+        failure_domain=domain,
     )
 
 

@@ -73,6 +73,7 @@ class ViewReport:
             self.kept.follow(self._channels())
         lag, age_ms = node.reader.lag(controller.metadata, now_ms)
         query = node.settings.query
+        domains = controller.catalog.domains()
         return ClusterViewAnswer(
             request_id=0,
             viewpoint=node.me,
@@ -86,18 +87,20 @@ class ViewReport:
                 if (bounds := bounds_of(table)) != UNBOUNDED
             },
             nodes=tuple(
-                self._node_view(peer, at, now_ms) for peer, at in controller.endpoints().items()
+                self._node_view(peer, at, domains.get(peer, ""), now_ms)
+                for peer, at in controller.endpoints().items()
             ),
             channels=tuple(self.kept.views(now_ms)),
             metadata_term=controller.metadata.elector.term,
         )
 
-    def _node_view(self, peer: NodeId, endpoint: str, now_ms: int) -> NodeView:
+    def _node_view(self, peer: NodeId, endpoint: str, domain: str, now_ms: int) -> NodeView:
         node = self._node
+        drains = peer in node.controller.catalog.draining
         watch, health = node.watch, node.watch.health
         http = watch.reports.http_of.get(peer, "")
         if peer == node.me:
-            return NodeView(peer, endpoint, http, HealthState.UP.value, 0, 0, 0)
+            return NodeView(peer, endpoint, http, HealthState.UP.value, 0, 0, 0, domain, drains)
         heard_ms = health.last_heard_ms(peer)
         state = health.state(peer)
         shown: HealthState
@@ -118,6 +121,8 @@ class ViewReport:
             last_heard_ms_ago=None if heard_ms is None else max(0, now_ms - heard_ms),
             lag_update_ms_ago=watch.reports.updated_ms_ago(peer, now_ms),
             clock_skew_ms=health.skew_ms(peer),
+            failure_domain=domain,
+            is_draining=drains,
         )
 
     def _channels(self) -> Iterable[PlacedChannel]:

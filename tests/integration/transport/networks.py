@@ -110,10 +110,10 @@ class Handler:
         self.messages.append((peer, message, arrived_ms))
         self._changed.set()
 
-    def on_peer_connected(self, peer: NodeId, advertise: str, level: int) -> None:
+    def on_peer_connected(self, peer: NodeId, hello: Hello) -> None:
         """See NetworkHandler."""
-        self.connected.append((peer, advertise))
-        self.levels[peer] = level
+        self.connected.append((peer, hello.advertise))
+        self.levels[peer] = hello.level
         self._changed.set()
 
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:

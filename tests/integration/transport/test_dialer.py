@@ -76,7 +76,7 @@ async def dialling(
             purpose=Purpose.PEER,
             identity=Identity(id_of("n1"), CLUSTER, BOOT, ""),
             settings=settings,
-            on_connected=lambda _peer, _advertise, _level: None,
+            on_connected=lambda _peer, _hello: None,
             on_lost=lost,
         )
     )
@@ -215,7 +215,7 @@ def test_dialer_that_is_told_to_hurry_still_ends_when_it_is_closed(turns: int) -
                 purpose=Purpose.PEER,
                 identity=Identity(id_of("n1"), CLUSTER, BOOT, ""),
                 settings=QUICK,
-                on_connected=lambda _peer, _advertise, _level: None,
+                on_connected=lambda _peer, _hello: None,
                 on_lost=lambda _peer, _refused: refused.set(),
             )
             await refused.wait()

@@ -229,10 +229,10 @@ def test_node_that_starts_opens_channels_before_other_parts_begin() -> None:
 
 def test_new_connection_to_a_leader_has_its_channels_probe_it_again() -> None:
     """Messages in flight are lost; channels of other leaders lost nothing."""
-    calls = Bench().of(lambda node: node.on_peer_connected(PEER, "host-d:1", 7, NOW))
+    calls = Bench().of(lambda node: node.on_peer_connected(PEER, "host-d:1", 7, NOW, "r1"))
     assert calls == [
         ("watch.on_connected", PEER, NOW),
-        ("controller.on_introduced", PEER, "host-d:1", 7),
+        ("controller.on_introduced", PEER, "host-d:1", 7, "r1"),
         ("_active.touch", FIRST),
         ("first.on_leader_reachable_again", NOW),
     ]

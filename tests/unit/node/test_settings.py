@@ -177,6 +177,8 @@ def test_text_setting_must_be_a_string(tmp_path: Path) -> None:
     [
         ({"node__name": "a@b"}, "node.name is 'a@b'"),
         ({"node__data_dir": ""}, "node.data_dir is not set"),
+        ({"node__failure_domain": "rack 1"}, "node.failure_domain is 'rack 1'"),
+        ({"node__failure_domain": "r" * 64}, "or none"),
         ({"node__log_level": "loud"}, "allowed are debug, info, warning, error"),
         ({"node__event_loop": "trio"}, "allowed are auto, asyncio, uvloop"),
         ({"node__listen": "0.0.0.0:4481", "node__advertise": "n1:4481"}, "--insecure"),

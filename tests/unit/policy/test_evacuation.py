@@ -67,3 +67,24 @@ def test_learner_that_leaves_needs_nobody_in_its_place() -> None:
     assert (order.voters, order.learners) == ((N1, N2), ())
     [order] = plan_evacuations(hosted, {N3: None, N2: None}, (N1, N4))
     assert (order.voters, order.learners) == ((N1, N4), (N3,))
+
+
+def test_replica_goes_to_a_failure_domain_that_has_none_of_the_others() -> None:
+    """Before the number of replicas; who takes a place by name takes it wherever it is."""
+    domains = {N1: "a", N2: "b", N3: "c", N4: "a", N5: "c"}
+    hosted = [
+        HostedChannel(channel(1), (N1, N2, N3)),
+        HostedChannel(channel(2), (N5, N2), has_order=True),
+    ]
+    [order] = plan_evacuations(hosted, {N3: None}, (N1, N2, N4, N5), domains)
+    assert order.voters == (N1, N2, N5)
+    [order] = plan_evacuations(hosted, {N3: N4}, (N1, N2, N4, N5), domains)
+    assert order.voters == (N1, N2, N4)
+
+
+def test_domain_of_a_node_that_leaves_is_free() -> None:
+    """Its replica goes, too."""
+    domains = {N1: "a", N2: "b", N3: "c", N4: "b", N5: "a"}
+    hosted = [HostedChannel(channel(1), (N1, N2, N3))]
+    [order] = plan_evacuations(hosted, {N3: None, N1: None}, (N2, N4, N5), domains)
+    assert order.voters == (N5, N2, N3)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.policy.leader_balance import LeaderMove, LedChannel, plan_moves
-from raftstore.policy.placement import place_table
+from raftstore.policy.placement import domain_of, place_table
 from raftstore.types import ChannelId, NodeId, channel_id
 
 NODES = [NodeId(f"n{number}@{number:02x}") for number in range(1, 8)]
@@ -205,3 +205,61 @@ def test_a_single_leader_of_a_node_that_leaves_is_worth_a_move() -> None:
     plan = plan_moves(led_by([one, two, three]), NODES[:3], (three,))
     assert plan.is_uneven
     assert [move.source for move in plan.moves] == [three]
+
+
+# --- failure domains ------------------------------------------------------------------------------
+
+NAMES = st.lists(st.sampled_from(["", "a", "b"]), min_size=7, max_size=7)
+
+
+def off_shares(channels: list[LedChannel], domains: dict[NodeId, str], nodes: list[NodeId]) -> int:
+    """How far domains are from leading what their nodes are of all nodes, squared and scaled."""
+    led = Counter(domain_of(each.leader, domains) for each in channels)
+    size = Counter(domain_of(node, domains) for node in nodes)
+    return sum((led[name] * len(nodes) - len(channels) * size[name]) ** 2 for name in {*led, *size})
+
+
+@given(clusters(), NAMES)
+def test_domains_never_cost_evenness_and_a_plan_with_them_comes_to_an_end(
+    cluster: tuple[list[LedChannel], list[NodeId]], drawn: list[str]
+) -> None:
+    """Nodes come first; a second look finds nothing, and no move alone would be better."""
+    channels, nodes = cluster
+    domains = {node: name for node, name in zip(NODES, drawn, strict=True) if name}
+    without = done(channels, plan_moves(channels, nodes).moves)
+    after = done(channels, plan_moves(channels, nodes, (), domains).moves)
+    assert squares(after) == squares(without)
+    assert plan_moves(after, nodes, (), domains).moves == ()
+    every = sorted({*nodes, *(each.leader for each in channels)})
+    best = off_shares(after, domains, every)
+    for each in after:
+        for node in each.replicas if each.may_move else ():
+            if node in nodes:
+                moved = [m._replace(leader=node) if m is each else m for m in after]
+                if squares(moved) <= squares(after):
+                    assert off_shares(moved, domains, every) >= best
+
+
+def test_leaders_that_cannot_be_even_are_spread_over_failure_domains() -> None:
+    """Two channels on four nodes of two racks: one is led in each."""
+    racks = dict(zip(NODES[:4], "aabb", strict=True))
+    channels = [
+        LedChannel(channel(0), NODES[0], tuple(NODES[:4])),
+        LedChannel(channel(1), NODES[1], (NODES[1], NODES[0], NODES[3], NODES[2])),
+    ]
+    plan = plan_moves(channels, NODES[:4], (), racks)
+    assert {racks[each.leader] for each in done(channels, plan.moves)} == {"a", "b"}
+    assert not plan.is_uneven  # that alone is not worth a moment without a leader
+    assert plan_moves(channels, NODES[:4]).moves == ()
+
+
+def test_first_node_of_a_placement_leads_only_where_domains_stay_as_near_to_their_shares() -> None:
+    """The node is preferred last."""
+    racks = dict(zip(NODES[:4], "aabb", strict=True))
+    channels = [
+        LedChannel(channel(0), NODES[0], tuple(NODES[:4])),
+        LedChannel(channel(1), NODES[2], (NODES[1], NODES[2])),
+    ]
+    assert plan_moves(channels, NODES[:4], (), racks).moves == ()
+    [move] = plan_moves(channels, NODES[:4]).moves
+    assert move == LeaderMove(channel(1), NODES[2], NODES[1])

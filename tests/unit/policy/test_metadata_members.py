@@ -156,3 +156,28 @@ def test_majority_of_live_voters_is_never_given_up(count: int) -> None:
                 continue
             alive = [node for node in found.voters if node not in away]
             assert 2 * len(alive) > len(found.voters), (away, leaving)
+
+
+def test_voter_comes_from_a_failure_domain_without_one_and_goes_from_a_crowded_one() -> None:
+    """Among those that may; nobody who could stay is exchanged for it."""
+    config = ChannelConfig((FOUNDERS,), (N4, N5), change=20, ended=True)
+    domains = {N1: "a", N2: "b", N3: "c", N4: "a", N5: "c"}
+    found = metadata_target(
+        config, [N1, N2, N3, N4, N5], {N4: Seq(11), N5: Seq(12)}, {N3}, lambda _: True, Seq(50),
+        domains=domains,
+    )  # fmt: skip
+    assert found is not None
+    assert found.voters == (N1, N2, N5)
+    config = ChannelConfig(((N1, N2, N3, N4, N5),), change=20, ended=True)
+    nodes = [N1, N2, N3, N4]  # N5 was retired: three voters are enough for four nodes
+    found = metadata_target(
+        config, nodes, {N4: Seq(11)}, {N5}, lambda _: True, Seq(50), domains=domains
+    )
+    assert found is not None
+    assert found.voters == (N1, N2, N3, N4)
+    config = ChannelConfig((found.voters,), change=50, ended=True)
+    found = metadata_target(
+        config, nodes, {N4: Seq(11)}, {N5}, lambda _: True, Seq(60), domains=domains
+    )
+    assert found is not None
+    assert found.voters == (N1, N2, N3)

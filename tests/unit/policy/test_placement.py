@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.policy.placement import PlacementError, place_table
+from raftstore.policy.placement import PlacementError, crowded, domain_of, place_table
 from raftstore.types import NodeId
 
 NODES = [NodeId(f"n{number}@{number:02x}") for number in range(1, 8)]
@@ -87,3 +87,61 @@ def test_placement_is_refused_with_both_numbers_when_nodes_are_too_few(
     """Fewer nodes than replicas is an error that names both and the remedy."""
     with pytest.raises(PlacementError, match=text):
         place_table(partitions=1, replicas=3, nodes=nodes)
+
+
+# --- failure domains ------------------------------------------------------------------------------
+
+DOMAINS = st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=7, max_size=7)
+
+
+@given(SHAPES, DOMAINS)
+def test_replicas_are_spread_over_as_many_failure_domains_as_there_are(
+    shape: tuple[int, int, int], drawn: list[str]
+) -> None:
+    """A node without one is one by itself; no domain has two replicas while another has none."""
+    count, partitions, replicas = shape
+    nodes = NODES[:count]
+    domains = {node: name for node, name in zip(nodes, drawn, strict=False) if name}
+    there = {domain_of(node, domains) for node in nodes}
+    placement = place_table(partitions=partitions, replicas=replicas, nodes=nodes, domains=domains)
+    for group in placement:
+        assert len(set(group)) == replicas
+        used = Counter(domain_of(node, domains) for node in group)
+        assert len(used) == min(replicas, len(there))
+        assert crowded(group, nodes, domains) is None
+
+
+def test_node_without_a_failure_domain_is_one_by_itself() -> None:
+    """Nothing says that two such nodes fail together."""
+    one, two, three, four = NODES[:4]
+    domains = {one: "a", four: "a"}
+    placement = place_table(partitions=4, replicas=3, nodes=NODES[:4], domains=domains)
+    assert all({two, three} < set(group) for group in placement)
+
+
+def test_nodes_of_equal_domains_hold_and_lead_equally_many() -> None:
+    """Spreading comes first, and costs no balance where domains are of one size."""
+    domains = dict(zip(NODES[:6], "aabbcc", strict=True))
+    placement = place_table(partitions=12, replicas=3, nodes=NODES[:6], domains=domains)
+    held = Counter(node for group in placement for node in group)
+    assert set(held.values()) == {6}
+    assert max(Counter(group[0] for group in placement).values()) <= 3  # NATS-001
+
+
+def test_leaders_of_few_partitions_are_in_different_domains() -> None:
+    """Where nodes lead equally many, the domain with the fewest leaders gets the next one."""
+    domains = dict(zip(NODES[:4], "aabb", strict=True))
+    placement = place_table(partitions=2, replicas=4, nodes=NODES[:4], domains=domains)
+    assert {domains[group[0]] for group in placement} == {"a", "b"}
+
+
+def test_replicas_in_one_domain_are_crowded_only_if_another_one_is_free() -> None:
+    """A placement that cannot be better is not worth a warning."""
+    one, two, three, four = NODES[:4]
+    domains = {one: "a", two: "a", three: "b"}
+    assert crowded((one, two), (one, two), domains) is None
+    assert crowded((one, two), (one, two, three), domains) == "a"
+    assert crowded((one, two, three), (one, two, three), domains) is None
+    assert crowded((one, two, three), (four,), domains) == "a"
+    assert crowded((one, three, four), NODES, domains) is None
+    assert crowded((), NODES, domains) is None

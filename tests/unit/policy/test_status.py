@@ -100,6 +100,7 @@ def test_status_has_the_documented_shape() -> None:
         "state": "up",
         "last_heard_ms": 30,
         "clock_skew_ms": -7,
+        "failure_domain": "",
     }
     assert status["channels"][1] == {
         "channel": "74" * 16 + "0001",

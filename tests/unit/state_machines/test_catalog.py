@@ -16,8 +16,10 @@ from raftstore.state_machines.catalog import (
     create_table_command,
     drop_table_command,
     edit_table_command,
+    edited_format,
     register_node_command,
 )
+from raftstore.state_machines.catalog_entries import EDITED_FORMAT, MEMBERS_FORMAT
 from raftstore.types import NodeId, RecordKind, Seq, channel_id, node_id
 from tests.unit.state_machines.catalog_rows import CatalogRows
 
@@ -346,12 +348,54 @@ def test_catalog_knows_no_channel_of_a_dropped_or_unknown_table() -> None:
 
 def test_catalog_encodings_stay_as_they_are_stored() -> None:
     """Golden bytes: commands are in logs, rows in stores."""
-    assert register_node_command(NodeId("n1@00"), "h:1", 1).hex() == (
+    assert register_node_command(NodeId("n1@00"), "h:1", 1, "r1").hex() == (
         "83a26f70ad72656769737465725f6e6f6465"
-        "a5656e747279c428"
-        "84a46e6f6465a56e31403030a8656e64706f696e74a3683a31a6666f726d617401a56c6576656c01"
+        "a5656e747279c43a"
+        "85a46e6f6465a56e31403030a8656e64706f696e74a3683a31a6666f726d617401a56c6576656c01"
+        "ae6661696c7572655f646f6d61696ea27231"
         "a6666f726d617401"
     )
+
+
+def test_entry_with_another_number_than_its_placement_is_for_newer_nodes() -> None:
+    """They would take the number for that of the replicas there are, and end no resizing."""
+    placed = ((N1, N2), (N2, N3))
+    whole = table(placement=placed, replicas=2)
+    assert edited_format(whole) == EDITED_FORMAT
+    for each in (
+        msgspec.structs.replace(whole, replicas=3),
+        msgspec.structs.replace(whole, is_resizing=True),
+    ):
+        assert edited_format(each) == MEMBERS_FORMAT
+        command = msgspec.msgpack.decode(edit_table_command(each, Seq(1)))
+        assert command["format"] == MEMBERS_FORMAT
+        assert msgspec.msgpack.decode(command["entry"])["format"] == MEMBERS_FORMAT
+
+
+def test_request_to_create_a_table_means_the_one_whose_number_was_edited() -> None:
+    """A deployment that creates what is missing does not fail because an operator made it safer."""
+    whole = table(placement=((N1, N2),), replicas=2)
+    asked = msgspec.structs.replace(whole, uuid=b"", placement=())
+    edited = msgspec.structs.replace(whole, replicas=3, was_edited=True, is_resizing=True)
+    assert edited.same_definition(asked)
+    assert not msgspec.structs.replace(whole, replicas=3).same_definition(asked)
+
+
+def test_node_that_an_older_version_entered_has_no_failure_domain() -> None:
+    """The stored bytes of level 5 have none; a node of the catalog that has one fails with it."""
+    store = CatalogRows()
+    store.apply(
+        bytes.fromhex(
+            "83a26f70ad72656769737465725f6e6f6465"
+            "a5656e747279c428"
+            "84a46e6f6465a56e31403030a8656e64706f696e74a3683a31a6666f726d617401a56c6576656c01"
+            "a6666f726d617401"
+        )
+    )
+    assert store.catalog.nodes == {"n1": NodeEntry(NodeId("n1@00"), "h:1", level=1)}
+    assert store.catalog.domains() == {}
+    store.apply(register_node_command(NodeId("n1@00"), "h:1", 1, "r1"))
+    assert store.catalog.domains() == {NodeId("n1@00"): "r1"}
 
 
 def test_node_that_an_older_version_entered_is_at_level_0() -> None:

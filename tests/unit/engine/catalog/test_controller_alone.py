@@ -609,6 +609,31 @@ def test_node_is_registered_once_for_each_change_of_address_or_level() -> None:
     assert len(bench.proposed) == 3
 
 
+def test_node_is_registered_anew_with_another_failure_domain() -> None:
+    """It is changed by a restart; while nothing is heard of a node it keeps its own."""
+    bench = Bench(failure_domain="rack-1")
+    bench.register()
+    controller = bench.start()
+    controller.on_timer(2)
+    mine = register_node_command(ME, "n1:7100", LEVEL, "rack-1")
+    assert bench.proposed == [mine]
+    bench.put(NodeEntry(ME, "n1:7100", level=LEVEL, failure_domain="rack-1"))
+    bench.put(NodeEntry(OTHER, "n2:7100", level=LEVEL, failure_domain="rack-1"))
+    bench.put(NodeEntry(THIRD, "n3:7100", level=LEVEL, failure_domain="rack-2"))
+    controller.on_introduced(OTHER, "n2:7100", LEVEL, "rack-1")
+    controller.on_introduced(THIRD, "n3:7100", LEVEL, "rack-3")
+    controller.on_catalog_applied(3)
+    assert controller.catalog.domains() == {ME: "rack-1", OTHER: "rack-1", THIRD: "rack-2"}
+    controller.on_timer(4)
+    controller.on_timer(5)
+    assert bench.proposed[1:] == [register_node_command(THIRD, "n3:7100", LEVEL, "rack-3")]
+    again = Bench(failure_domain="rack-1")
+    again.rows = dict(bench.rows)
+    again.version = bench.version
+    again.start().on_timer(6)
+    assert again.proposed == []  # nothing was heard of the third one yet
+
+
 def test_node_is_registered_while_the_command_of_another_is_under_way() -> None:
     """Each waits for its own outcome."""
     bench = Bench()

@@ -18,6 +18,7 @@ from raftstore.protocol.admin import StepDown
 from raftstore.protocol.message import Done
 from raftstore.state_machines.batches.coordinator import CHECKPOINT_BYTES_MAX
 from raftstore.state_machines.catalog import (
+    TableEntry,
     create_table_command,
     drop_table_command,
     edit_table_command,
@@ -111,6 +112,21 @@ def test_new_table_is_proposed_with_its_place_and_answered_when_it_is_led() -> N
     bench.commands.check_waiting(1_030)
     assert bench.take() == Done(1, DONE_DETAIL)
     assert (bench.commands.waiting, bench.commands.deadlines.next_ms) == ([], NEVER_MS)
+
+
+def test_new_table_is_spread_over_failure_domains() -> None:
+    """Those that the catalog has of the nodes."""
+    bench = Bench()
+    for name, domain in (("n1", "a"), ("n2", "b"), ("n3", "a")):
+        node = bench.catalog.nodes[name]
+        bench.catalog.nodes[name] = msgspec.structs.replace(node, failure_domain=domain)
+    bench.commands.on_create_table(
+        CLIENT, msgspec.structs.replace(CREATE, replicas=2, partitions=6), 1_000
+    )
+    [command] = bench.commands_proposed
+    entry = msgspec.msgpack.decode(msgspec.msgpack.decode(command)["entry"], type=TableEntry)
+    assert len(entry.placement) == 6
+    assert all(OTHER in group for group in entry.placement)
 
 
 def test_table_whose_channels_are_led_at_once_is_answered_at_once() -> None:

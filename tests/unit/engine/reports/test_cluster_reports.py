@@ -41,7 +41,7 @@ def table(**fields: Any) -> Any:
         "durability": "fsync", "max_lag": None, "schema_json": "{}", "max_staleness_ms": None,
         "max_batches_behind": None, "standby_reads": True, "max_replica_lag": None,
         "settings": TableSettings(retention_records=5_000),
-        "placement": [[ME, ONE], [ONE, TWO]],
+        "placement": [[ME, ONE], [ONE, TWO]], "channels": (FIRST, SECOND), "is_resizing": False,
     }  # fmt: skip
     return SimpleNamespace(**entry | fields)
 
@@ -80,6 +80,8 @@ class Bench:
             nodes={node_name(ME): NodeEntry(ME, "a:1"), node_name(TWO): NodeEntry(TWO, "c:1")},
             placement_of=lambda table: table.placement,
             roles_of=lambda _: {},
+            domains=lambda: {ONE: "rack-1"},
+            voters_of={FIRST: (ME, ONE), SECOND: (ONE,)}.__getitem__,
         )
         self.controller = SimpleNamespace(
             catalog=catalog,
@@ -162,7 +164,7 @@ def test_cluster_info_tells_each_node_with_its_addresses_and_level() -> None:
     answer = ClusterInfoReport(bench.parts, views).answer(ClusterInfo(5), 1_000)
     assert answer.nodes == (
         NodeInfo(ME, "a:1", True, 77, "", 7),
-        NodeInfo(ONE, "b:1", True, 0, "b:2", 6, "unregistered"),
+        NodeInfo(ONE, "b:1", True, 0, "b:2", 6, "unregistered", "rack-1"),
         NodeInfo(TWO, "c:1", False, 0, "", 5, "draining"),
     )
     assert (answer.request_id, answer.cluster_id, answer.version) == (5, CLUSTER, 12)
@@ -203,6 +205,9 @@ def test_cluster_info_tells_each_table_as_the_catalog_has_it() -> None:
         ),
     )  # fmt: skip
     assert answer.metadata_channel == ChannelInfo(METADATA, (ME, TWO), None, Term(0))
+    resizing: Any = Bench(is_resizing=True)
+    answer = ClusterInfoReport(resizing.parts, resizing).answer(ClusterInfo(5), 1_000)
+    assert answer.tables[0].voters == (2, 1)
 
 
 def test_lags_are_told_on_request_and_where_the_view_is_of_the_same_replicas() -> None:
@@ -231,8 +236,8 @@ def test_view_tells_the_node_itself_as_up_and_others_as_they_were_heard() -> Non
     """KLIP-33: ages at the moment when the view was built."""
     assert nodes_of(Bench()) == {
         ME: NodeView(ME, "a:1", "", "up", 0, 0, 0),
-        ONE: NodeView(ONE, "b:1", "b:2", "up", 100, 50, 3),
-        TWO: NodeView(TWO, "c:1", "", "down", None, 50, None),
+        ONE: NodeView(ONE, "b:1", "b:2", "up", 100, 50, 3, "rack-1"),
+        TWO: NodeView(TWO, "c:1", "", "down", None, 50, None, "", True),
     }
 
 
@@ -297,7 +302,9 @@ def test_kept_channels_follow_the_catalog() -> None:
     followed = ("follow", (FIRST, "t", 0, (ME, ONE), {}), (SECOND, "t", 1, (ONE, TWO), {}))
     assert kept.calls == [followed, ("views", 0), ("views", VIEW_KEPT_MS)]
     kept.calls.clear()
-    bench.controller.catalog = SimpleNamespace(version=13, tables={}, seqs={})
+    bench.controller.catalog = SimpleNamespace(
+        version=13, tables={}, seqs={}, draining=set(), domains=dict
+    )
     report.channels(2 * VIEW_KEPT_MS)
     assert kept.calls == [("follow",), ("views", 2 * VIEW_KEPT_MS)]
 

@@ -171,6 +171,7 @@ def test_status_tells_each_node_as_it_is_seen(
             "state": "up",
             "last_heard_ms": 70 if number else 0,
             "clock_skew_ms": 100 * number,
+            "failure_domain": "",
         }
     runner.clock.now_ms = now_ms - 70  # nothing is heard in the future
     assert {told["last_heard_ms"] for told in runner.reports.status()["nodes"]} == {0}
