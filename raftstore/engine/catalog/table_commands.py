@@ -172,11 +172,9 @@ class TableCommands:
             self.fail(client, request.request_id, kind, str(error))
             return
         entry = msgspec.structs.replace(
-            entry_of(request),
-            uuid=self._ids.uuid(),
-            placement=placement,
+            entry_of(request), uuid=self._ids.uuid(), placement=placement,
             standby_reads=self._standby_reads,
-        )
+        )  # fmt: skip
         asked = client, request.request_id
         if self._refuse_full(*asked, placement) or self._refuse_bounds(*asked, entry):
             return
