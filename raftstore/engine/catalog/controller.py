@@ -419,7 +419,7 @@ class CatalogController:
             )
             if hosted.number != FOUNDING_NUMBER and self._channels[channel].core.last_seq == 0:
                 self._tell(
-                    REPLICA_OPENED, channel=f"{table.name}/{partition}", number=hosted.number
+                    REPLICA_OPENED, channel=f"{table.name}/{partition}", replica=hosted.number
                 )
 
     # --- timers -----------------------------------------------------------------------------------

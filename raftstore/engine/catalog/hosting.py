@@ -171,7 +171,7 @@ class Hosting:
         for channel in gone:
             # M14: only now, for the log must not hold a replica again whose rows are no more.
             _, name, number = self._leaving.pop(channel)
-            self._tell(REPLICA_FORGOTTEN, channel=name, number=number)
+            self._tell(REPLICA_FORGOTTEN, channel=name, replica=number)
             self._tables.drop(channel)
         if self._leaving:
             self._deadlines.push(_LEAVING, now_ms + LOOK_AGAIN_MS)
@@ -181,7 +181,7 @@ class Hosting:
 
     def _delete(self, runner: ChannelRunner, now_ms: int) -> None:
         channel, number = runner.channel, runner.number
-        self._tell(REPLICA_DELETED, channel=runner.name, number=number)
+        self._tell(REPLICA_DELETED, channel=runner.name, replica=number)
         operation = self._registry.remove(channel, number, now_ms)
         self._leaving[channel] = _Leaving(operation, runner.name, number)
         self._deadlines.push(_LEAVING, now_ms + LOOK_AGAIN_MS)

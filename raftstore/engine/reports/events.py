@@ -32,7 +32,9 @@ class EventRing:
         if name not in EVENT_TYPES:
             return
         shown = {key: value for key, value in fields.items() if _is_plain(value)}
-        event = {"number": self._next, "type": name, "at_wall_ms": wall_ms, **shown}
+        # Its own fields last: a field of an event may have one of these names, too.
+        event = {"number": 0, "type": name, **shown}
+        event |= {"number": self._next, "type": name, "at_wall_ms": wall_ms}
         self._events.append(event)
         self._next += 1
         if self.keep is not None and name in KEPT_TYPES:

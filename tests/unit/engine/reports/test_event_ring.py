@@ -89,3 +89,16 @@ def test_event_is_written_and_kept() -> None:
     log.tell("role", n=1)
     assert lines == [("role", {"n": 1})]
     assert ring.since(0, (), 1)[1][0]["at_wall_ms"] == 90
+
+
+def test_field_of_an_event_never_takes_the_place_of_its_number() -> None:
+    """A reader that goes on behind that number would miss what follows."""
+    ring = EventRing()
+    ring.add("replica_deleted", {"channel": "t/0", "number": 9, "type": "x"}, 5)
+    ring.add("table_resized", {"table": "t"}, 6)
+    number, events = ring.since(0, (), 10)
+    assert number == 2
+    assert [(event["number"], event["type"]) for event in events] == [
+        (1, "replica_deleted"),
+        (2, "table_resized"),
+    ]
