@@ -66,6 +66,10 @@ async def _empty(client: AsyncClient, node: str, writes: Gaps, reads: Gaps) -> d
 
 async def _measure(cluster: LocalCluster, rows: int, nodes: list[str]) -> dict[str, Any]:
     client = await aio.connect(cluster.endpoints, timeout=30.0)
+    for _ in range(100):  # the cluster has just been founded
+        if all(member.state == "active" for member in await client.members()):
+            break
+        await asyncio.sleep(0.1)
     await client.tag_node("n4", "temporary_offline")
     await client.create_table(TABLE, key="id", partitions=PARTITIONS, replicas=3)
     await client.tag_node("n4", "none")

@@ -98,7 +98,8 @@ class RebalanceCommands:
         nodes = self._view.catalog.nodes
         found = [e.node for name, e in nodes.items() if request.node in (name, e.node)]
         if not found:
-            text = f"the cluster has no node {request.node[:100]!r}; it has {', '.join(nodes)}"
+            names = ", ".join(nodes) or "none yet"
+            text = f"the cluster has no node {request.node[:100]!r}; it has {names}"
             self._fail(client, request.request_id, Refusal(UnknownNodeError, text))
             return
         left = Refusal(UnknownNodeError, f"{request.node} has left the cluster meanwhile")
