@@ -10,7 +10,7 @@ import pytest
 from raftstore.protocol.admin import EditTable
 from raftstore.protocol.message import Done, Message
 from raftstore.testing.options import draw_options
-from raftstore.testing.simulation import Simulation
+from raftstore.testing.simulation import BIRTH_MS_MAX, Simulation
 from raftstore.types import NodeId, channel_id
 
 SEEDS = (1, 2, 5)
@@ -28,7 +28,7 @@ class Resizer:
         self._pause_ms = pause_ms
         self.taken = 0
         self._cluster.add_client("resizer", 779, self._answered)
-        self._cluster.scheduler.after(pause_ms, self._ask)
+        self._cluster.scheduler.after(BIRTH_MS_MAX, self._ask)  # within it every table is made
 
     def _ask(self) -> None:
         if not self._left:
