@@ -154,7 +154,7 @@ class Nodes:
 
 
 class Changes:
-    """What the operator does, round after round, until the time is over."""
+    """Steps of the operator, round after round, until the time is over."""
 
     def __init__(self, nodes: Nodes, client: Client, rng: random.Random, end_s: float) -> None:
         self._nodes = nodes
@@ -299,7 +299,7 @@ class Changes:
         raise Fault(f"{what} did not end within {STEP_S:.0f} s: {last}; {self._state()}")
 
     def _state(self) -> str:
-        """Of all channels, for a message."""
+        """The state of all channels, for a message."""
         try:
             found = self._client.replicas(timeout=CALL_S)
         except (RaftstoreError, OSError, TimeoutError) as error:

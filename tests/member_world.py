@@ -375,7 +375,7 @@ class MemberWorld:
         return Seq(min(node.replica.commit_seq, node.disk.last_seq))
 
     def report_positions(self) -> None:
-        """A node hears from some others how far they have applied."""
+        """Some other nodes report to one how far they have applied."""
         if self.roles is not None and (ups := self._up()):
             known = self.reported[self.roles.choice(ups)]
             for node in self.roles.sample(ups, self.roles.randint(1, len(ups))):

@@ -47,7 +47,7 @@ CHANGES_MIN: Final = 4
 
 
 class MemberChanges:
-    """What the operator of one world does."""
+    """Orders and joins that the operator of one world gives."""
 
     def __init__(self, cluster: SimCluster, boot: Callable[[SimNode], None]) -> None:
         """``boot``: starts a node that is down, again and again until it is up."""
@@ -331,7 +331,7 @@ class MemberChanges:
                     last = config
 
     def why_not_settled(self) -> str:
-        """What of the changes is not over; empty: everything is, everywhere."""
+        """The changes that are not over; empty: everything is, everywhere."""
         if self._joins or self._leaving:
             return f"{', '.join((*self._joins, *map(node_name, self._leaving)))} come or go"
         if self._cluster.scheduler.now_ms < self._quiet_ms:

@@ -213,7 +213,7 @@ class SimNode:
         return is_harmed
 
     def retire(self, reason: str) -> None:
-        """It has left the cluster for ever (M27): its process ends behind the present step."""
+        """End the process behind the present step: the node has left the cluster for ever (M27)."""
         self.cluster.scheduler.after(0.0, self._leave, self.incarnation, reason)
 
     def _leave(self, incarnation: int, reason: str) -> None:

@@ -23,7 +23,7 @@ def ids_until(frame, wanted):
 
 def test_rows_written_with_a_lifetime_expire_for_spark_and_its_change_feed(spark, tmp_path):
     """A table is created with a ttl and its own retention; what is written with another ttl, as a
-    batch and row by row, goes by that one, and the change feed tells it as ``expire``."""
+    batch and row by row, goes by that one, and the change feed has it as ``expire``."""
     with (
         LocalCluster(nodes=3, directory=tmp_path / "cluster") as cluster,
         cluster.connect(timeout=60.0) as client,

@@ -260,7 +260,7 @@ class ProcessTarget(NodeProcesses):
     # --- inside -----------------------------------------------------------------------------------
 
     def _is_short_of_space(self, node: str, since: int) -> bool:
-        """It said so since then, or said it before and has seen no space meanwhile."""
+        """Whether the node said so since then, or before and has seen no space meanwhile."""
         said = self._log_since(node, since)
         if any(text in said for text in NOTICED_FULL):
             return True

@@ -139,7 +139,6 @@ class CatalogController:
             quorum_room=self.quorum_room,
         )
         self._make_standing_orders(parts)
-        self.replica_commands = ReplicaCommands(self.commands, answers, self, watch.is_up)
         self._make_rebalancing(parts, answers, levels)
         self.node_commands = NodeCommands(
             identity, self.commands, answers, self, parts.clock.wall_ms, watch.is_up, parts.tell
@@ -148,7 +147,8 @@ class CatalogController:
     def _make_rebalancing(
         self, parts: ChannelParts[ChannelRunner], answers: ClientAnswers, levels: KnownLevels
     ) -> None:
-        """The parts that move replicas so that nodes hold even shares."""
+        """The parts that move replicas, one by one or so that nodes hold even shares."""
+        self.replica_commands = ReplicaCommands(self.commands, answers, self, self._watch.is_up)
         self.copy_reports = CopyReports(
             self._me, lambda: self.metadata.elector.leader, parts.outbox, levels.at_least
         )
