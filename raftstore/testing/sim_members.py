@@ -277,7 +277,7 @@ class MemberChanges:
     def _lose_disk(self) -> None:
         """A machine is gone with its disk, and another one takes its place: at any time when the
         others hold all that is committed, and can commit without it."""
-        if self._lost or self._joins or not self._may_lose_one():
+        if self._lost or self._joins or not (self._sees_all() and self._may_lose_one()):
             return
         node = self._cluster.nodes[self._rng.choice(self._staying())]
         if node.is_up:
@@ -287,6 +287,9 @@ class MemberChanges:
             self._count("lost_disk", node.node)
             self._joins[node.name] = None
             self._operator.pause(self._replace, node.node)
+
+    def _sees_all(self) -> bool:
+        return all(self._cluster.nodes[node].is_up for node in self._cluster.node_ids)
 
     def _may_lose_one(self) -> bool:
         """No replica anywhere knows of fewer voters than three, now or by an order, and no node is
@@ -315,7 +318,7 @@ class MemberChanges:
 
     def look(self) -> None:
         """Forget lost nodes that nothing names any more; called all along."""
-        if self._lost:
+        if self._lost and self._sees_all():  # one that is down may be the only one to know of it
             named = self._named()
             self._lost = {node: None for node in self._lost if node in named}
 
