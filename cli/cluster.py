@@ -125,13 +125,15 @@ def remove(context: Context, *, name: str) -> None:
     context.say(f"{name} has left the cluster; its data directory may be removed")
 
 
-@cluster.command()
+@cluster.command("tag")
 @click.argument("name")
-@click.argument("what", type=click.Choice(TAGS))
+@click.argument("tag", type=click.Choice(TAGS), metavar="TAG")
 @pass_context
-def tag(context: Context, *, name: str, what: str) -> None:
+def tag_node(context: Context, *, name: str, tag: str) -> None:
     """Say what becomes of a node soon, for `raftstore rebalance` and for new tables.
 
+    \b
+    The TAG is one of
     permanent_offline: it goes, or is gone: the next rebalance moves all of its replicas away.
     temporary_offline: it is away for a while: nothing goes there, and what it holds stays.
     none: it is a node like the others again.
@@ -142,11 +144,11 @@ def tag(context: Context, *, name: str, what: str) -> None:
       raftstore rebalance start
     """
     with context.connect() as client:
-        client.tag_node(name, what)
-    if what == NodeTag.PERMANENT_OFFLINE:
+        client.tag_node(name, tag)
+    if tag == NodeTag.PERMANENT_OFFLINE:
         context.say(f"`raftstore rebalance start` moves the replicas of {name} to other nodes")
     else:
-        context.say(f"{name} is tagged {what}" if what != NO_TAG else f"{name} has no tag")
+        context.say(f"{name} is tagged {tag}" if tag != NO_TAG else f"{name} has no tag")
 
 
 class _Row(msgspec.Struct, frozen=True):
