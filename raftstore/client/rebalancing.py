@@ -203,6 +203,10 @@ class Rebalancing:
 
     async def start(self, plan: RebalanceProposal, reason: str, deadline_ms: int) -> int:
         """Begin the moves of a plan; returns the number of the rebalance."""
+        if not isinstance(plan, RebalanceProposal):
+            raise ArgumentError(
+                f"plan={plan!r:.80} is no plan; give what plan_rebalance returned, or a part of it"
+            )
         # One for all attempts: a repeated request is the same rebalance.
         order = secrets.token_bytes(ORDER_ID_BYTES)
         moves = tuple(move.wanted for move in plan.moves)

@@ -10,6 +10,7 @@ import itertools
 import types
 import typing
 from contextlib import suppress
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -25,7 +26,7 @@ from raftstore.protocol.message import Request
 from raftstore.protocol.publish import PubMsg
 from raftstore.protocol.reads import Get, GetAnswer
 from raftstore.rows.keys import encode_key
-from raftstore.types import ChannelId, Level, RecordKind
+from raftstore.types import ChannelId, Level
 from tests.unit.engine.batch_world import BatchWorld
 from tests.unit.engine.engine_world import ask, run
 
@@ -70,8 +71,6 @@ ATOMS: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     float: st.floats(allow_nan=True),
     type(None): st.none(),
-    RecordKind: st.sampled_from(RecordKind),
-    Level: st.sampled_from(Level),
 }
 
 
@@ -94,6 +93,8 @@ def values(wanted: Any) -> st.SearchStrategy[Any]:
         return st.tuples(*map(values, inner))
     if origin is dict:
         return st.dictionaries(values(inner[0]), values(inner[1]), max_size=2)
+    if issubclass(wanted, Enum):
+        return st.sampled_from(wanted)
     assert issubclass(wanted, msgspec.Struct), f"a new type of field: {wanted}; say what it may be"
     return structs(wanted)
 

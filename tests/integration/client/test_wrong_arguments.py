@@ -15,6 +15,7 @@ import pytest
 import raftstore
 from raftstore import aio
 from raftstore.aio import AsyncClient
+from raftstore.client.rebalancing import RebalanceProposal
 from raftstore.errors import ArgumentError, RaftstoreError, SchemaError
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.client.play import QUICK, play
@@ -52,6 +53,9 @@ RIGHT: dict[str, Any] = {
     "task_attempt_id": 0,
     "parts": [],
     "batches": 1,
+    "plan": RebalanceProposal(
+        (), (), 0, 0, 0, 0.0, 1, is_rate_measured=False, staying=(), unknown=()
+    ),
 }
 INNER = {"publish_rows", "change_pieces", "change_limit", "change_ends"}
 """For the Spark connector: what they take is encoded already."""

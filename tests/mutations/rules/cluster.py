@@ -363,7 +363,7 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
         "placement-load",
         "Replicas pile up on the first nodes.",
         Edit(
-            "place_table",
+            "_Load.group",
             "(held[node], led[node])",
             "0",
         ),
@@ -373,9 +373,9 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
         "placement-leaders",
         "Leaderships pile up.",
         Edit(
-            "place_table",
-            "key=lambda node: led[node],",
-            "",
+            "_Load.group",
+            "(led[node], self._led_in[self._domain[node]])",
+            "0",
         ),
         directed(PLACES + "placement_of_many_tables_keeps_leaders_balanced"),
     ),

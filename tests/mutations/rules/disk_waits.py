@@ -150,7 +150,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "A leader whose disk hangs stays if nobody takes over at once.",
         Edit(
             "HandOver.on_timer",
-            "self._state.emit(StepDown(stalled))",
+            "self._state.emit(StepDown(steps_down))",
             "self._begin_try()",
         ),
         directed(STALLS + "leader_that_hangs_refuses_writes_and_linearizable_reads_with_the_cause"),

@@ -216,8 +216,8 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         "A removed member gives up before its removal is committed.",
         Edit(
             "VotingElector._is_voter",
-            "host.config().has_voter(own) or host.config_before().has_voter(own)",
-            "host.config().has_voter(own)",
+            "host.config().may_lead(own) or host.config_before().may_lead(own)",
+            "host.config().may_lead(own)",
         ),
         directed(
             TESTS + "test_terms.py::test_removed_member_stands_until_its_removal_is_committed"
@@ -228,8 +228,8 @@ ELECTION_RULES: tuple[Mutation, ...] = (
         "Anybody may call an election without a pre-vote.",
         Edit(
             "VotingElector._on_transfer_now",
-            "message.term == self.term and self.leader == sender and self._may_stand()",
-            "message.term == self.term and self._may_stand()",
+            "message.term == self.term and self.leader == sender and self._is_voter()",
+            "message.term == self.term and self._is_voter()",
         ),
         directed(TESTS + "test_candidacy.py::test_transfer_is_refused_from_anybody_but_the_leader"),
     ),

@@ -50,8 +50,8 @@ LEADERS_RULES: tuple[Mutation, ...] = (
         "A node that drains keeps what it leads.",
         Edit(
             "LeaderBalancer._balance",
-            "plan_moves(self._led(up, now_ms), self._targets(up, now_ms), leaving)",
-            "plan_moves(self._led(up, now_ms), self._targets(up, now_ms))",
+            "plan_moves(led, targets, self._leaving(), domains)",
+            "plan_moves(led, targets, (), domains)",
         ),
         directed(EVEN + "a_node_that_drains_or_is_tagged_leads_nothing_after_a_while"),
     ),
@@ -187,8 +187,9 @@ LEADERS_RULES: tuple[Mutation, ...] = (
         "Real nodes end the connection on which they are asked to lead.",
         Edit(
             "TO_ACCEPTOR",
-            "_members(ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage)",
-            "_members(ElectionMessage, NodeMessage, GapReport, TrimmingMessage)",
+            "_members(ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage, "
+            "CopyReport)",
+            "_members(ElectionMessage, NodeMessage, GapReport, TrimmingMessage, CopyReport)",
         ),
         directed(
             "tests/unit/transport/test_handshake.py"

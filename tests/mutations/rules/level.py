@@ -124,8 +124,8 @@ LEVEL_RULES: tuple[Mutation, ...] = (
         "A node that reported nothing to this leader is entered as an old one.",
         Edit(
             "CatalogController._register_nodes",
-            "0 if known is None else known.level",
-            "0",
+            "self._known_levels.get(node, entry.level)",
+            "self._known_levels.get(node, 0)",
         ),
         directed(WORLDS + "new_metadata_leader_keeps_the_level_of_a_node_that_is_away"),
     ),
@@ -134,7 +134,7 @@ LEVEL_RULES: tuple[Mutation, ...] = (
         "A level is registered again and again while its command is under way.",
         Edit(
             "CatalogController._register_nodes",
-            "self._registering.get(node) == (endpoint, level)",
+            "self._registering.get(node) == asked",
             "False",
         ),
         directed(WORLDS + "level_is_proposed_once_while_its_command_is_under_way"),

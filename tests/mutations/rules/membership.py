@@ -212,7 +212,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         "A leader that was removed goes on leading.",
         Edit(
             "Leader._on_config_committed",
-            "state.configs.current is now and (not now.has_voter(state.own_id))",
+            "state.configs.current is now and (not now.may_lead(state.own_id))",
             "False",
         ),
         directed(
@@ -325,8 +325,8 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         "An order that is cancelled with two sets in force is carried out.",
         Edit(
             "next_step",
-            "_undone(config) if _is_cancelled(config, target) else _final(config, target)",
-            "_final(config, target)",
+            "if _is_cancelled(config, target):\n    return Step(_undone(config))",
+            "pass",
         ),
         directed(
             STEPS + "every_order_ends_wherever_it_is_cancelled",
@@ -484,8 +484,8 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         "A leader hands over to a voter of one of two sets.",
         Edit(
             "HandOver._takers",
-            "node != state.me and all((node in group for group in groups))",
-            "node != state.me",
+            "all((node in group for group in config.voter_sets))",
+            "True",
         ),
         directed(
             CHANGES + "hand_over_asks_voters_of_all_sets_only",
@@ -545,7 +545,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         "A learner that leads for a moment takes writes.",
         Edit(
             "Leader.start",
-            "not state.configs.current.has_voter(state.own_id)",
+            "not state.configs.current.may_lead(state.own_id)",
             "False",
         ),
         directed(

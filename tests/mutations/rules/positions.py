@@ -90,7 +90,7 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
         "S7.3-reported",
         "A leader reports old positions before it committed in its term.",
         Edit(
-            "_position",
+            "LagReports._position",
             'commit_seq, commit_hash = Seq(0), b""',
             "pass",
         ),

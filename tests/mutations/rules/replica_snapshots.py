@@ -302,7 +302,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A copy whose rest nobody has is asked for and for, and never begun anew.",
         Edit(
             "SnapshotReceiver._ask_table",
-            "reason is None and tries > len(self._sources(transfer.runner))",
+            "reason is None and tries > len(self._parts.sources(transfer.runner))",
             "False",
         ),
         directed(REST + "each_replica_is_asked_for_the_rest_the_leader_last_then_it_is_begun_anew"),

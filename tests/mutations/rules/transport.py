@@ -192,7 +192,8 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         "Replication travels on the connections of heartbeats.",
         Edit(
             "TO_ACCEPTOR",
-            "_members(ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage)",
+            "_members(ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage, "
+            "CopyReport)",
             "_members(ReplicationMessage, ElectionMessage, NodeMessage)",
         ),
         directed(PEERS + "connection_that_breaks_the_protocol_is_closed_and_no_other"),
