@@ -54,6 +54,9 @@ OUTSIDER = node_id("n9", bytes([9] * 16))
 TRIO = ChannelConfig(((N1, N2, N3),))
 SESSION = b"session1"
 
+AT_ONCE_MAX = 100
+"""Timers due at one moment that a step may ask for; more of them are a loop without an end."""
+
 
 def guid(counter: int, session: bytes = SESSION) -> Guid:
     """The GUID of the counter-th write of a test's publisher."""
@@ -308,11 +311,13 @@ class Bench:
 
     def wait(self, ms: int) -> list[Effect]:
         """Let time pass, firing the timer at every deadline on the way."""
-        end, effects = self.now_ms + ms, []
+        end, effects, fired = self.now_ms + ms, [], 0
         while True:
             due = self.replica.next_deadline_ms()
             if due is None or due > end:
                 break
+            fired = fired + 1 if due <= self.now_ms else 0
+            assert fired <= AT_ONCE_MAX, f"the timer of {due} is due again and again"
             self.now_ms = max(self.now_ms, due)
             effects += self.do(TimerFired())
         self.now_ms = end

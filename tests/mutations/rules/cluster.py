@@ -375,7 +375,7 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
         Edit(
             "_Load.group",
             "(led[node], self._led_in[self._domain[node]])",
-            "0",
+            "-led[node]",
         ),
         directed(PLACES + "placement_of_many_tables_keeps_leaders_balanced"),
     ),
