@@ -76,6 +76,7 @@ class Discovery:
         """The last moment at which an answer of late is known to have been complete."""
         self._beat: asyncio.Task[None] | None = None
         self._leaving: dict[asyncio.Task[None], None] = {}
+        self._is_closed = False
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -96,7 +97,8 @@ class Discovery:
         )
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop asking, for good: nobody would await a round that began later."""
+        self._is_closed = True
         tasks = [task for task in (self._beat, self._round) if task is not None]
         for task in tasks:
             task.cancel()
@@ -106,6 +108,8 @@ class Discovery:
 
     def want_leaders(self) -> None:
         """Ask around, unless that was done a moment ago; the topology notifies its listeners."""
+        if self._is_closed:
+            return
         if self._round is None and self._now_ms() >= self._next_round_ms:
             self._round = asyncio.get_running_loop().create_task(
                 self._ask_around(), name="raftstore discovery round"
@@ -113,8 +117,13 @@ class Discovery:
             self._round.add_done_callback(self._on_round_done)
 
     async def news(self, until_ms: int) -> None:
-        """Ask around and return after the first answer, at the latest at ``until_ms``."""
+        """Ask around and return after the first answer, at the latest at ``until_ms``.
+
+        Raises UnavailableError once the client is closed.
+        """
         while True:
+            if self._is_closed:
+                raise UnavailableError("the client was closed; connect again")
             self.want_leaders()
             if self._round is not None:
                 left = until_ms - self._now_ms()

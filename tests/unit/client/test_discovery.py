@@ -13,7 +13,7 @@ from raftstore.client.cluster.discovery import Discovery
 from raftstore.client.cluster.links import Links
 from raftstore.client.cluster.topology import Topology
 from raftstore.client.settings import ClientSettings
-from raftstore.errors import ConnectTimeoutError
+from raftstore.errors import ConnectTimeoutError, UnavailableError
 from raftstore.protocol.admin import ChannelInfo, ClusterInfo, ClusterInfoAnswer
 from raftstore.protocol.message import Message
 from raftstore.types import Term, channel_id, node_id
@@ -67,5 +67,27 @@ def test_handshake_and_answer_share_one_deadline(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ConnectTimeoutError, match="no answer within"):
             await asker._introduce("127.0.0.1:1", TIME_MS)
         await asker.close()
+
+    asyncio.run(run())
+
+
+def test_closed_discovery_begins_no_round_that_nobody_would_await() -> None:
+    """Requests that end with the client want leaders once more, and links that are lost do, too."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        asker = Discovery(
+            ["127.0.0.1:1"],
+            Topology(),
+            cast(Links, None),
+            settings=ClientSettings(),
+            now_ms=lambda: int(loop.time() * 1_000),
+            on_answer=lambda _: None,
+        )
+        await asker.close()
+        asker.want_leaders()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        with pytest.raises(UnavailableError, match="the client was closed"):
+            await asker.news(int(loop.time() * 1_000) + TIME_MS)
 
     asyncio.run(run())
