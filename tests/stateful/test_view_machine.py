@@ -26,12 +26,13 @@ from raftstore.protocol.admin import (
 )
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import encode_mark, encode_rows
+from raftstore.protocol.replica_orders import OrderReplicas
 from raftstore.rows.sealing import seal
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.testing.sim_runner import WatchedRunner
-from raftstore.types import ChannelId, RecordKind, Seq
+from raftstore.types import ChannelId, MemberRole, RecordKind, Seq, node_name
 from tests.unit.engine.engine_world import ask, publish, run
 from tests.unit.engine.view_oracle import channels_of
 
@@ -216,6 +217,29 @@ class ViewMachine(RuleBasedStateMachine):
                 uuid = node.runner.controller.catalog.tables["t"].uuid
                 self.tell_metadata(EditTable(5, "t", uuid, {"max_lag": bound}, 2_000))
                 return
+
+    @rule(
+        partition=st.integers(0, 1),
+        places=st.permutations(range(NODES)),
+        last=st.sampled_from(MemberRole),
+        ms=st.sampled_from((20, 1_000, 12_000)),
+    )
+    def order(self, partition: int, places: list[int], last: MemberRole, ms: int) -> None:
+        """A channel's replicas become others; the last of them may be a reader or a witness."""
+        names = [node_name(self.nodes[place].node) for place in places[:4]]
+        learners = witnesses = ()
+        if last is MemberRole.READER:
+            names, learners = names[:3], (names[3],)
+        elif last is MemberRole.WITNESS:
+            witnesses = (names[2],)
+        self.counter += 1
+        channel = self.cluster.table_channels[partition]
+        order = self.counter.to_bytes(16)
+        voters = tuple(names[:3])
+        self.tell_metadata(
+            OrderReplicas(6, channel, voters, order, "", 2_000, learners, False, witnesses)
+        )
+        self.after(ms)
 
 
 TestKeptViewsAreThoseFromNothing = pytest.mark.slow(ViewMachine.TestCase)

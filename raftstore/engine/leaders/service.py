@@ -24,6 +24,7 @@ class Leaders:
         self.deadlines = (self.balancer.deadlines, self.standbys.deadlines)
         parts.watch.reports.on_position = self.standbys.on_position
         parts.watch.reports.in_sync = self.standbys.in_sync
+        parts.watch.on_up_changed = self.standbys.up_changed
         self.stood_still = self.move_requests.stood_still
 
     def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:

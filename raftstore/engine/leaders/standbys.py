@@ -78,6 +78,15 @@ class Standbys:
         if _LOOK not in self.deadlines:
             self.deadlines.push(_LOOK, now_ms + LOOK_MS)
 
+    def up_changed(self, node: NodeId) -> None:
+        """A node came up, or is up no more: at once others keep up with the leaders here.
+
+        Nothing else happened to these channels, and what is shown and reported of them is kept.
+        """
+        for led in self._led.values():
+            if node in led.runner.config().members:
+                self._parts.node.active.touch(led.runner.channel)
+
     def on_position(self, runner: ChannelRunner, sender: NodeId, position: ChannelPosition) -> None:
         """A replica of a channel that is hosted here reported where it is."""
         led = self._led.get(runner.channel)

@@ -60,6 +60,8 @@ class Peer:
     list_requested_ms: int | None = None
     wall_ms: int = 0
     """Its wall clock as its newest heartbeat reports it; 0: it is not known."""
+    was_up: bool = False
+    """As it was last reported to ``on_up_changed``."""
 
 
 class PeerWatch:
@@ -88,6 +90,8 @@ class PeerWatch:
         self._next_report_ms = 0
         self.due_ms = 0
         """When on_timer wants to be called."""
+        self.on_up_changed: Callable[[NodeId], None] = _nothing
+        """Is called with every node that came up or is up no more."""
 
     # --- membership and channels ------------------------------------------------------------------
 
@@ -111,6 +115,8 @@ class PeerWatch:
         for runner in tuple(self._parts.channels.values()):
             if runner.elector.leader == node:
                 runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
+        if peer.was_up:
+            self.on_up_changed(node)
         self._parts.tell("peer_removed", peer=node_name(node))
 
     def wall_ms(self, node: NodeId) -> int:
@@ -196,6 +202,7 @@ class PeerWatch:
         if peer.claimed_ms is None:  # S1.8: later on: a node that was restarted leads nothing yet
             peer.claimed_ms = now_ms
         self.health.on_heartbeat(node, now_ms)
+        self._note_up(peer)
 
     def on_lost(self, node: NodeId, now_ms: int, *, refused: bool) -> None:
         """The connection broke or was refused: suspect at once what the peer leads (KLIP-49)."""
@@ -209,6 +216,7 @@ class PeerWatch:
         change = self.health.connection_lost(node, now_ms, refused=refused)
         if change is not None:
             self._tell(change)
+        self._note_up(peer)
         self._suspect_led_by(node, REFUSED if refused else LOST, now_ms)
 
     def on_message(self, sender: NodeId, message: Message, arrived_ms: int, now_ms: int) -> bool:
@@ -240,6 +248,7 @@ class PeerWatch:
         peer.connected = True
         peer.last_heard_ms = arrived_ms
         peer.hears_me = message.heard_receiver
+        self._note_up(peer)
         restarted = peer.boot_id not in (b"", message.boot_id)
         if restarted:
             self.reports.restarted(sender)
@@ -300,6 +309,7 @@ class PeerWatch:
     def _check(self, now_ms: int) -> None:
         for change in self.health.check(now_ms):
             self._tell(change)
+            self._note_up(self.peers[change.node])
             if not change.up:
                 cause = change.reason.removesuffix(" in a row")
                 self._suspect_led_by(change.node, cause, now_ms)
@@ -439,6 +449,13 @@ class PeerWatch:
             "peer_health", peer=node_name(change.node), up=change.up, reason=change.reason
         )
 
+    def _note_up(self, peer: Peer) -> None:
+        """Whatever it depends on may just have changed."""
+        is_up = self.is_up(peer.node)
+        if is_up is not peer.was_up:
+            peer.was_up = is_up
+            self.on_up_changed(peer.node)
+
     def _suspect_led_by(self, node: NodeId, cause: str, now_ms: int) -> None:
         heard_ms = self.peers[node].last_heard_ms
         self._parts.failovers.node_suspected(node, cause, heard_ms, now_ms)
@@ -463,3 +480,7 @@ class PeerWatch:
             return
         change: Callable[[ChannelId, Term], None] = digest.add if add else digest.remove
         change(channel, term)
+
+
+def _nothing(node: NodeId) -> None:
+    """Nobody asked to be notified."""

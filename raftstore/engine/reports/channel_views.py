@@ -59,6 +59,8 @@ class PlacedChannel(NamedTuple):
     replicas: tuple[NodeId, ...]
     roles: Mapping[NodeId, MemberRole] = {}
     """Of replicas that are no voters with rows."""
+    config_seq: Seq = _NOWHERE
+    """Of the configuration that the catalog has."""
 
 
 class CachedChannelView:
@@ -80,25 +82,15 @@ class CachedChannelView:
         "channel",
         "is_stale",
         "partition",
+        "placed",
         "replicas",
         "roles",
         "table",
     )
 
-    def __init__(
-        self,
-        node: NodeParts,
-        channel: ChannelId,
-        table: str,
-        partition: int,
-        replicas: tuple[NodeId, ...],
-        roles: Mapping[NodeId, MemberRole],
-    ) -> None:
-        self.channel = channel
-        self.table = table
-        self.partition = partition
-        self.replicas = replicas
-        self.roles = roles
+    def __init__(self, node: NodeParts, placed: PlacedChannel) -> None:
+        self.placed = placed
+        self.channel, self.table, self.partition, self.replicas, self.roles, _ = placed
         self.is_stale = True
         """Something happened to the channel since the last look."""
         self._node = node
@@ -194,8 +186,7 @@ class CachedChannelView:
         if known is None:
             return None
         if runner is None:
-            entry = node.controller.catalog.changes.get(self.channel)
-            config_seq = Seq(0) if entry is None else entry.config_seq
+            config_seq = self.placed.config_seq
             standbys = tuple(
                 each
                 for each in self.replicas
@@ -388,9 +379,8 @@ class ChannelViewCache:
         self._kept = {}
         for placed in channels:
             kept = before.get(placed.channel)
-            named = (placed.table, placed.replicas, placed.roles)
-            if kept is None or (kept.table, kept.replicas, kept.roles) != named:
-                kept = CachedChannelView(self._node, *placed)
+            if kept is None or kept.placed != placed:
+                kept = CachedChannelView(self._node, placed)
             self._kept[placed.channel] = kept
 
     def moved(self, *channels: ChannelId) -> None:

@@ -19,7 +19,7 @@ from raftstore.policy.health import HealthState
 from raftstore.protocol.admin import ChannelView, ClusterView, ClusterViewAnswer, NodeView
 from raftstore.protocol.reads import Bounds
 from raftstore.state_machines.catalog import Catalog
-from raftstore.types import ChannelId, NodeId, channel_id
+from raftstore.types import ChannelId, NodeId, Seq, channel_id
 
 VIEW_KEPT_MS: Final = 100
 """A view is built once in this time, however many ask, or in a quarter as many milliseconds as it
@@ -131,4 +131,8 @@ class ViewReport:
             for partition, replicas in enumerate(catalog.placement_of(table)):
                 channel = channel_id(table.uuid, partition)
                 roles = catalog.roles_of(channel)
-                yield PlacedChannel(channel, table.name, partition, tuple(replicas), roles)
+                entry = catalog.changes.get(channel)
+                config_seq = Seq(0) if entry is None else entry.config_seq
+                yield PlacedChannel(
+                    channel, table.name, partition, tuple(replicas), roles, config_seq
+                )

@@ -75,6 +75,12 @@ STANDBY_RULES: tuple[Mutation, ...] = (
         directed(JUDGED + "standby_that_falls_silent_leaves_and_comes_back"),
     ),
     mutation(
+        "FIP-17-lost-at-once",
+        "A node that is lost stays in sync in the views and reports that are kept.",
+        Edit("PeerWatch._note_up", "self.on_up_changed(peer.node)", "pass"),
+        directed(JUDGED + "node_that_is_lost_is_in_sync_with_nobody_at_once_in_views_and_reports"),
+    ),
+    mutation(
         "FIP-17-another-life",
         "What an earlier life of a replica had applied counts for the present one.",
         Edit("Standbys.on_position", "position.replica != config.number_of(sender)", "False"),

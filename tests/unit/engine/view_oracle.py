@@ -6,6 +6,8 @@ here is a function of what the node knows at this moment.
 
 from __future__ import annotations
 
+import msgspec
+
 from raftstore.core.batches import NOT_REPORTED
 from raftstore.core.progress import ProgressView
 from raftstore.engine.channel.runner import ChannelRunner
@@ -14,14 +16,14 @@ from raftstore.engine.reads.read_rules import serving_refusal
 from raftstore.policy.lag import known_lag
 from raftstore.protocol.admin import ChannelSync, ChannelView, ReplicaHint
 from raftstore.protocol.node import ChannelPosition
-from raftstore.types import ChannelId, NodeId, Role, Seq, channel_id
+from raftstore.types import ChannelId, MemberRole, NodeId, Role, Seq, channel_id
 
 
 def channels_of(node: NodeRunner, now_ms: int) -> tuple[ChannelView, ...]:
     """Every channel of the catalog as this node must see it now."""
     views = []
     for table in node.controller.catalog.tables.values():
-        for partition, replicas in enumerate(table.placement):
+        for partition, replicas in enumerate(node.controller.catalog.placement_of(table)):
             channel = channel_id(table.uuid, partition)
             leader, term = node.controller.leader_of(channel)
             look = _Look(node, channel, now_ms, tuple(replicas))
@@ -66,7 +68,23 @@ class _Look:
             self.end_seq = node.watch.known_commit(self._runner)
 
     def at(self, replica: NodeId) -> ReplicaHint:
-        """The hint about one replica, from what the node knows of it."""
+        """The hint about one replica, with the role that it was given unless it serves nothing."""
+        hint, given = self._at(replica), self._node.controller.catalog.roles_of(self._channel)
+        word = "" if replica not in given else given[replica].value
+        if word == "witness" or (word and hint.role in ("", Role.FOLLOWER.value)):
+            return msgspec.structs.replace(hint, role=word)
+        return hint
+
+    def _may_lead(self, replica: NodeId) -> bool:
+        """Neither a reader nor a witness, by the newest configuration that is known here."""
+        if self._runner is not None:
+            role = self._runner.config().role_of(replica)
+        else:
+            given = self._node.controller.catalog.roles_of(self._channel)
+            role = given.get(replica, MemberRole.VOTER)
+        return role not in (MemberRole.READER, MemberRole.WITNESS)
+
+    def _at(self, replica: NodeId) -> ReplicaHint:
         runner = self._runner
         if replica == self._node.me and runner is not None:
             lag = self._own_lag
@@ -102,10 +120,12 @@ class _Look:
         else:
             position = None if leader is None else self._reported.get(leader)
             is_of_term = position is not None and position.is_leader and position.term == term
+            if any(at.is_leader and at.term > term for at in self._reported.values()):
+                return None  # the leader that is shown has been deposed, and counts for nothing
             told = position.in_sync if position is not None and is_of_term else None
         if told is None or leader is None:
             return None
-        hot = tuple(each for each in members if each != leader)
+        hot = tuple(each for each in members if each != leader and self._may_lead(each))
         iss = tuple(each for each in told.standbys if each in hot)
         return ChannelSync((leader, *told.nodes), hot, iss, config_seq)
 

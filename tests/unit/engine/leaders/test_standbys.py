@@ -150,6 +150,27 @@ def test_standby_that_falls_silent_leaves_and_comes_back(world: World) -> None:
     assert gone.node in world.iss
 
 
+def test_node_that_is_lost_is_in_sync_with_nobody_at_once_in_views_and_reports(
+    world: World,
+) -> None:
+    """Nothing else happens to the channel: no write, no answer, no look at who is silent."""
+    runner, lost = world.runner_of(world.leader), world.others[0].node
+
+    def in_sync() -> list[set[NodeId]]:
+        """As this node shows it in its next view, and has it in its next report."""
+        views = {at.channel: at.sync for at in runner.views._build(runner.clock.now_ms).channels}
+        reports = {at.channel: at.in_sync for _, at in runner.watch.reports._positions_here()}
+        view, report = views[world.channel], reports[world.channel]
+        assert view is not None
+        return [{*view.isr[1:], *view.iss}, {*report.nodes, *report.standbys}]
+
+    assert all(lost in known for known in in_sync())
+    runner.on_peer_lost(lost, runner.clock.now_ms, refused=False)
+    assert not any(lost in known for known in in_sync())
+    runner.on_peer_connected(lost, "", 0, runner.clock.now_ms)
+    assert all(lost in known for known in in_sync())
+
+
 def test_what_another_life_of_a_replica_reports_is_not_counted(world: World) -> None:
     """M4: it may have applied everything once, and hold nothing now."""
     late = world.others[0]

@@ -80,6 +80,7 @@ class Bench:
             nodes={node_name(ME): NodeEntry(ME, "a:1"), node_name(TWO): NodeEntry(TWO, "c:1")},
             placement_of=lambda table: table.placement,
             roles_of=lambda _: {},
+            changes={},
             domains=lambda: {ONE: "rack-1"},
             voters_of={FIRST: (ME, ONE), SECOND: (ONE,)}.__getitem__,
         )
@@ -299,7 +300,8 @@ def test_kept_channels_follow_the_catalog() -> None:
     report, kept = kept_report(bench)
     for now_ms in (0, VIEW_KEPT_MS):
         report.channels(now_ms)
-    followed = ("follow", (FIRST, "t", 0, (ME, ONE), {}), (SECOND, "t", 1, (ONE, TWO), {}))
+    first, second = (FIRST, "t", 0, (ME, ONE), {}, 0), (SECOND, "t", 1, (ONE, TWO), {}, 0)
+    followed = ("follow", first, second)
     assert kept.calls == [followed, ("views", 0), ("views", VIEW_KEPT_MS)]
     kept.calls.clear()
     bench.controller.catalog = SimpleNamespace(
