@@ -450,7 +450,7 @@ class PeerWatch:
         )
 
     def _note_up(self, peer: Peer) -> None:
-        """Whatever it depends on may just have changed."""
+        """Report a node that came up or went down; called after each change it may come from."""
         is_up = self.is_up(peer.node)
         if is_up is not peer.was_up:
             peer.was_up = is_up
@@ -483,4 +483,4 @@ class PeerWatch:
 
 
 def _nothing(node: NodeId) -> None:
-    """Nobody asked to be notified."""
+    """The change is reported to nobody."""
