@@ -39,6 +39,9 @@ LATE_MS: Final = 5_000
 """And be there so long after it, when nothing has been wrong for as long."""
 SETTLED_MS: Final = 2_000
 """A node is believed to have another clock so long after its own was set right."""
+JUMPS_MS: Final = {"clock-forward": 10_000, "clock-hour": 3_600_000}
+"""How far these faults put a clock ahead; others do by less than what they last, and a little."""
+STROBE_MS: Final = 400
 _MS: Final = 1_000_000
 _KINDS: Final = ("invented", "lost", "early", "back", "disagree", "late")
 _FOREVER: Final = 1 << 62
@@ -181,12 +184,17 @@ class _Judge:
         return len(off) <= 1
 
     def _is_calm(self, write: Operation, seen: Operation) -> bool:
-        """Nothing has been wrong for long, and no clock was off when the write was stamped."""
+        """Nothing has been wrong for long, and the write was stamped with the right time.
+
+        The stamps of a channel never go back: behind one of a clock that was ahead, they stay where
+        it was until the others have come there.
+        """
         for fault in self._faults:
             begun, ended = _times(fault)
-            overlaps = begun <= (write.returned or 0) and ended >= write.invoked
-            if _is_of_clocks(fault) and overlaps:
-                return False
+            if _is_of_clocks(fault):
+                ahead = ended + _ahead_ms(fault, begun, ended) * _MS
+                if begun <= (write.returned or 0) and ahead >= write.invoked:
+                    return False
             if begun <= seen.invoked and ended > seen.invoked - LATE_MS * _MS:
                 return False
         return True
@@ -210,6 +218,11 @@ def _times(fault: Mapping[str, Any]) -> tuple[int, int]:
     """When it began, and when nothing was left of it."""
     ended = fault.get("ended")
     return int(fault["started"]), _FOREVER if ended is None else int(ended) + SETTLED_MS * _MS
+
+
+def _ahead_ms(fault: Mapping[str, Any], begun: int, ended: int) -> int:
+    """How far a clock may have been ahead: by its jump, or by how fast it went."""
+    return JUMPS_MS.get(str(fault["kind"]), STROBE_MS + (ended - begun) // _MS)
 
 
 def _named(write: Operation) -> str:

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.checker.lifetimes import EARLY_MS, LATE_MS, check_lifetimes
+from jepsen_like.checker.lifetimes import (
+    EARLY_MS,
+    JUMPS_MS,
+    LATE_MS,
+    SETTLED_MS,
+    check_lifetimes,
+)
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.history import Operation
 from jepsen_like.workload.base import Run
@@ -110,6 +116,15 @@ def test_row_that_stays_is_excused_while_something_was_wrong() -> None:
     fault = {"kind": "kill-leader", "fired": True, "nodes": ["n1"], "started": 201_500 * MS}
     assert judged(*GOOD, *late, faults=({**fault, "ended": 202_000 * MS},))[1] == ""
     assert judged(*GOOD, *late, faults=({**fault, "fired": False},))[1] == "late"
+
+
+def test_row_stays_longer_behind_a_clock_that_was_ahead() -> None:
+    """Stamps never go back: the next ones stay where the jump was until the time has come there."""
+    late = (put(4, 200_000, 1_000), get(4, 202_000 + LATE_MS, 9))
+    jump = JUMPS_MS["clock-forward"]
+    for ended_ms, found in ((200_000 - jump, ""), (200_000 - jump - SETTLED_MS - 1, "late")):
+        faults = (clock("n1", ended_ms - 1_000, ended_ms),)
+        assert judged(*GOOD, *late, faults=faults)[1] == found
 
 
 def test_write_in_doubt_says_nothing_of_the_rows_around_it() -> None:
