@@ -104,6 +104,8 @@ class Found(NamedTuple):
     """Reads that were answered, over all states."""
     proven: int
     """States in which the asking replica has a proof."""
+    changes: int
+    """States in which the leader may change."""
     violation: str | None
     path: tuple[str, ...]
 
@@ -144,14 +146,14 @@ def search(budget: Budget) -> Found:
     first = begin(budget)
     seen = {key_of(first)}
     waiting: deque[tuple[bytes, tuple[str, ...]]] = deque([(state_of(first), ())])
-    answered = proven = 0
+    answered = proven = changes = 0
     while waiting:
         state, path = waiting.popleft()
         for name, after in moves(state):
             try:
                 check(after)
             except StaleError as stale:
-                return Found(len(seen), answered, proven, str(stale), (*path, name))
+                return Found(len(seen), answered, proven, changes, str(stale), (*path, name))
             key = key_of(after)
             if key not in seen:
                 seen.add(key)
@@ -160,8 +162,9 @@ def search(budget: Budget) -> Found:
                     waiting.append((state_of(after), (*path, name)))
                 answered += after.answered
                 proven += after.proven
+                changes += after.may_change
             forget(after)
-    return Found(len(seen), answered, proven, None, ())
+    return Found(len(seen), answered, proven, changes, None, ())
 
 
 def is_open(after: RoundWorld) -> bool:
@@ -333,6 +336,7 @@ def elect(after: RoundWorld) -> None:
 def hand_over(after: RoundWorld) -> None:
     """N1 is to give its leadership to N3."""
     after.world[N1].step(HandOverRequested(N3, "operator"))
+    settle(after.world, N1)  # FIP-20: N3 answers that its table shows everything
     asked = [e for _, e in after.world.trace if isinstance(e, TransferLeadership)]
     after.may_change = after.may_change or bool(asked)
 

@@ -47,3 +47,4 @@ def hold(budget: Budget) -> None:
     found = search(budget)
     assert found.violation is None, (found.violation, found.path)
     assert found.answered if budget.reads else found.proven
+    assert found.changes, "no leader was ever asked to hand over"

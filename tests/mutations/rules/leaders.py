@@ -33,7 +33,7 @@ LEADERS_RULES: tuple[Mutation, ...] = (
             "self._loads[order[0]] < self._loads[leader]",
             "self._loads[order[0]] <= self._loads[leader]",
         ),
-        directed(PLANS + "a_plan_moves_only_what_may_move_to_replicas_that_may_lead"),
+        directed(PLANS + "first_node_of_a_placement_that_leads_as_many_gets_no_more"),
     ),
     mutation(
         "leaders-tolerance",

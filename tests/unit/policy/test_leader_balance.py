@@ -76,6 +76,17 @@ def test_a_plan_moves_only_what_may_move_to_replicas_that_may_lead(
     assert squares(done(channels, plan.moves)) <= squares(channels)
 
 
+def test_first_node_of_a_placement_that_leads_as_many_gets_no_more() -> None:
+    """Evenness goes before the order of a placement."""
+    one, other = NODES[:2]
+    channels = [
+        LedChannel(channel(0), one, (other, one)),
+        LedChannel(channel(1), other, (other, one)),
+    ]
+    for domains in ({}, {one: "r1", other: "r1"}):
+        assert plan_moves(channels, NODES[:2], domains=domains).moves == ()
+
+
 @given(clusters())
 def test_a_plan_that_is_done_has_nothing_left_to_move(
     cluster: tuple[list[LedChannel], list[NodeId]],
