@@ -39,7 +39,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
             "max(time_ms, min(until_ms, record.timestamp_ms))",
             "min(until_ms, record.timestamp_ms)",
         ),
-        directed(CONTRACT + "channel_time_never_goes_back_nor_ahead_of_the_log", WORLDS + "[2]"),
+        directed(CONTRACT + "channel_time_never_goes_back_nor_ahead_of_the_log", WORLDS + "[1]"),
         LIVES,
     ),
     mutation(
