@@ -216,7 +216,7 @@ OUTCOME_RULES: tuple[Mutation, ...] = (
             "self._payload_wait = None",
         ),
         directed(LOG + "missing_payload_is_fetched_after_a_moment"),
-        worlds(payload_loss_percent="10"),
+        worlds(payload_loss_percent="40"),
     ),
     mutation(
         "S5.6-other-leader",
