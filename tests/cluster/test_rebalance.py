@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import threading
 import urllib.request
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raftstore.errors import ChangeDoneError
 from raftstore.local_cluster import LocalCluster
+from tests.cluster.under_load import rows_written, shell_json
 from tests.cluster.watching import eventually
 
 pytestmark = pytest.mark.cluster
@@ -27,29 +25,12 @@ def test_tagged_node_is_emptied_under_load_and_a_second_plan_is_empty(tmp_path: 
     ):
         client.create_table("orders", key="id", partitions=4, replicas=3)
         orders = client.table("orders")
-        acknowledged: list[int] = []
-        is_over = threading.Event()
-
-        def write() -> None:
-            number = 0
-            while not is_over.is_set():
-                orders.put({"id": number})
-                acknowledged.append(number)
-                number += 1
-
-        def raftstore(*words: str, code: int = 0) -> Any:
-            command = [sys.executable, "-m", "raftstore.cli.main", "-o", "json", "--endpoints"]
-            command += [",".join(cluster.endpoints), *words]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-            assert done.returncode == code, done.stderr
-            return json.loads(done.stdout) if done.stdout else done.stderr
+        raftstore = partial(shell_json, cluster)
 
         def held() -> dict[str, int]:
             return {node.name: node.replicas for node in client.members()}
 
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
+        with rows_written(orders) as acknowledged:
             eventually(lambda: len(acknowledged), lambda count: count > 50)
             assert raftstore("rebalance", "plan")["moves"] == []
             raftstore("cluster", "tag", "n4", "permanent_offline")
@@ -65,9 +46,6 @@ def test_tagged_node_is_emptied_under_load_and_a_second_plan_is_empty(tmp_path: 
             assert (found.throttle, found.tags) == (20 * 1024**2, {"n4": "permanent_offline"})
             before = len(acknowledged)
             eventually(lambda: len(acknowledged), lambda count: count > before + 20)
-        finally:
-            is_over.set()
-            writer.join()
         assert held() == {"n1": 4, "n2": 4, "n3": 4, "n4": 0}
         assert raftstore("rebalance", "plan")["moves"] == []
         with pytest.raises(ChangeDoneError, match="no rebalance is open"):

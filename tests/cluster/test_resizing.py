@@ -3,18 +3,15 @@ nodes (NATS-001)."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raftstore.client.blocking.client import Client
 from raftstore.local_cluster import LocalCluster
 from raftstore.types import node_name
+from tests.cluster.under_load import rows_written, shell_json
 from tests.cluster.watching import eventually
 
 pytestmark = pytest.mark.cluster
@@ -35,14 +32,7 @@ def test_replicas_come_and_go_by_failure_domains_while_rows_are_written(tmp_path
         LocalCluster(nodes=4, directory=tmp_path / "cluster", environment=environment) as cluster,
         cluster.connect(timeout=15.0) as client,
     ):
-
-        def raftstore(*words: str) -> Any:
-            command = [sys.executable, "-m", "raftstore.cli.main", "-o", "json", "--endpoints"]
-            command += [",".join(cluster.endpoints), *words]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-            assert done.stdout, done.stderr
-            return json.loads(done.stdout)
-
+        raftstore = partial(shell_json, cluster)
         eventually(
             lambda: {each.name: each.failure_domain for each in client.members()},
             lambda found: found == RACKS,
@@ -50,19 +40,7 @@ def test_replicas_come_and_go_by_failure_domains_while_rows_are_written(tmp_path
         client.create_table("orders", key="id", partitions=2, replicas=3)
         assert all(found >= {"n3", "n4"} for found in hosts(client))
         orders = client.table("orders")
-        acknowledged: list[int] = []
-        is_over = threading.Event()
-
-        def write() -> None:
-            number = 0
-            while not is_over.is_set():
-                orders.put({"id": number})
-                acknowledged.append(number)
-                number += 1
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
+        with rows_written(orders) as acknowledged:
             edited = raftstore("table", "edit", "orders", "--replicas", "4")
             assert edited["replicas"] == 4
             eventually(lambda: client.table_info("orders").voters, lambda voters: voters == ())
@@ -72,8 +50,5 @@ def test_replicas_come_and_go_by_failure_domains_while_rows_are_written(tmp_path
             assert all(found >= {"n3", "n4"} and len(found) == 3 for found in hosts(client))
             written = len(acknowledged)
             eventually(lambda: len(acknowledged), lambda count: count > written + 50)
-        finally:
-            is_over.set()
-            writer.join()
         assert {row["id"] for row in orders.scan()} >= set(acknowledged)
-        assert raftstore("check", "cluster")["numbers"]["crowded"] == 0
+        assert raftstore("check", "cluster", is_check=True)["numbers"]["crowded"] == 0
