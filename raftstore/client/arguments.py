@@ -44,7 +44,8 @@ def texts(name: str, given: Any) -> tuple[str, ...]:
 def whole(name: str, given: Any, least: int, most: int = 2**63 - 1) -> int:
     """Return a whole number within its bounds."""
     if type(given) is not int or not least <= given <= most:
-        upper = "" if most == 2**63 - 1 else f" to {most}"
+        is_above = type(given) is int and given > most
+        upper = f" to {most}" if is_above or most < 2**63 - 1 else ""
         raise ArgumentError(
             f"{name}={given!r:.80} is no whole number from {least}{upper or ' on'}; give one"
         )
