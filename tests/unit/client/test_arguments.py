@@ -13,6 +13,6 @@ from raftstore.errors import ArgumentError
     [(2**63, f"from 0 to {2**63 - 1}; give one"), (-1, "from 0 on; give one")],
 )
 def test_number_that_is_too_large_has_the_largest_named(given: int, named: str) -> None:
-    """It is a whole number from 0 on: only the bound says what is wrong with it."""
+    """Only the bound says what is wrong with a whole number from 0 on."""
     with pytest.raises(ArgumentError, match=named):
         whole("bytes_per_s", given, 0)
