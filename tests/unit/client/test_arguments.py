@@ -1,4 +1,4 @@
-"""What errors about arguments name."""
+"""Errors about arguments, and the values that they name."""
 
 from __future__ import annotations
 
