@@ -20,6 +20,9 @@
     │  │  ├─ PageTokenError            a page token that is damaged or of another scan
     │  │  └─ PositionError             a position that is damaged or of another table
     │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)
+    │  ├─ RejectedError                NOT_APPLIED, final      (a machine refused the command)
+    │  ├─ UnknownMachineError          NOT_APPLIED, final      (a node cannot load its code)
+    │  ├─ MachineStoppedError          NOT_APPLIED, retriable  (it cannot apply a command)
     │  ├─ GuidReuseError               NOT_APPLIED, final      (a guid came with another payload)
     │  ├─ GuidFencedError              NOT_APPLIED, final      (its fate is reported: not applied)
     │  ├─ WriterFencedError            UNKNOWN, final          (another attempt took over)
@@ -210,6 +213,27 @@ class ConflictError(RequestError):
     def __init__(self, message: str, *, position: str | None = None) -> None:
         super().__init__(message)
         self.position = position
+
+
+class RejectedError(RequestError):
+    """A state machine refused the command or the query: raised by its ``apply`` or ``query``, and
+    at the caller. A rejected command changed nothing, on any replica."""
+
+    code = "rejected"
+
+
+class UnknownMachineError(RequestError):
+    """A node cannot load the code of a state machine; the message names node, machine, reason."""
+
+    code = "unknown_machine"
+
+
+class MachineStoppedError(RequestError):
+    """The partition's state machine cannot apply a committed command, so it takes no others; the
+    message names the command and what was raised."""
+
+    code = "machine_stopped"
+    retriable = True
 
 
 class GuidReuseError(RequestError):

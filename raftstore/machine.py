@@ -1,0 +1,283 @@
+"""State machines of your own: the contract between a deterministic class and raftstore.
+
+::
+
+    import raftstore
+
+
+    class Counter(raftstore.StateMachine):
+        commands = results = answers = raftstore.codec(int)
+
+        def apply(self, command, context):
+            total = self.total(context.state, context.key) + command
+            context.state.put(context.key, b"%d" % total)
+            return total
+
+        def query(self, request, context):
+            return self.total(context.state, context.key)
+
+        @staticmethod
+        def total(state, key):
+            return int(state.get(key) or 0)
+
+Every replica of a channel applies the same commands in the same order, so ``apply`` must lead to
+the same state and the same result wherever and whenever it runs: time, chance and identity come
+from its ``context`` and from nowhere else, and what it remembers is in ``context.state`` (or in the
+object itself, for a ``MemoryMachine``). raftstore does the rest: each command is applied exactly
+once, state, result and applied position are written in one atomic batch (S10), replicas that were
+away get the state by replica snapshots, and queries are answered at every level of consistency.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from raftstore.errors import SchemaError
+from raftstore.types import Guid, Seq, Term
+
+COMMAND_BYTES_MAX: Final = 1024 * 1024
+"""Of an encoded command: one megabyte, so that a channel's turn stays short."""
+
+RESULT_BYTES_MAX: Final = 64 * 1024
+"""Of an encoded result or of the text of a rejection: results are kept for retries."""
+
+STATE_KEY_BYTES_MAX: Final = 1024
+"""Of a key of a machine's state; as of the keys of rows, it is on the way of each comparison."""
+
+STATE_VALUE_BYTES_MAX: Final = 1024 * 1024
+"""Of a value of a machine's state."""
+
+COMMAND_WRITES_MAX: Final = 10_000
+"""Keys that one command puts or deletes: they are one atomic batch."""
+
+ValueT = TypeVar("ValueT")
+
+
+class Codec(Protocol[ValueT]):
+    """Bytes of values and back; the same bytes for equal values, or retries look like others."""
+
+    def encode(self, value: ValueT) -> bytes:
+        """The bytes of a value; raises SchemaError, naming it, where it is none of this codec."""
+
+    def decode(self, data: bytes) -> ValueT:
+        """The value of the bytes; raises SchemaError where they are none."""
+
+
+class _Bytes:
+    """Values that are bytes already."""
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            message = f"{type(value).__name__} is not bytes; declare a codec of the machine"
+            raise SchemaError(message)
+        return bytes(value)
+
+    def decode(self, data: bytes) -> bytes:
+        return bytes(data)
+
+
+class _Msgpack(Generic[ValueT]):
+    """Values of a type that msgspec knows, as MessagePack."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        self._encoder = msgspec.msgpack.Encoder(order="deterministic")
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def encode(self, value: ValueT) -> bytes:
+        try:
+            data = self._encoder.encode(value)
+            self._decoder.decode(data)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(f"{value!r:.200} is no {self._kind!r:.200}: {error}") from error
+        return data
+
+    def decode(self, data: bytes) -> ValueT:
+        try:
+            decoded: ValueT = self._decoder.decode(data)
+        except ValueError as error:
+            message = f"{len(data)} bytes are no {self._kind!r:.200}: {error}"
+            raise SchemaError(message) from error
+        return decoded
+
+
+class _Json:
+    """Any JSON value, with the keys of objects in order."""
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return msgspec.json.encode(value, order="deterministic")
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(f"{value!r:.200} is no JSON value: {error}") from error
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return msgspec.json.decode(data)
+        except ValueError as error:
+            raise SchemaError(f"{len(data)} bytes are no JSON: {error}") from error
+
+
+BYTES: Final[Codec[bytes]] = _Bytes()
+"""Values are bytes, and stay as they are."""
+
+JSON: Final[Codec[Any]] = _Json()
+"""Any JSON value. Slower than ``codec`` and unchecked, and anybody can read it."""
+
+
+def codec(kind: Any) -> Codec[Any]:
+    """A codec for a type: ``int``, ``str``, ``dict[str, int]``, a ``msgspec.Struct``, a union of
+    tagged structs, ... What does not fit the type is refused with a SchemaError on both sides."""
+    return _Msgpack(kind)
+
+
+class StateView(Protocol):
+    """One state of a machine in one partition: an ordered space of keys. It never changes while
+    it is read."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None: it is not there."""
+
+    def range(
+        self, start: bytes = b"", stop: bytes = b"", *, limit: int = 1000
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """At most ``limit`` keys and values of [start, stop) in the order of the keys; an empty
+        ``stop`` is the end."""
+
+
+class State(StateView, Protocol):
+    """The state as the commands before the present one left it, and as the present one changes
+    it: what was put is read back at once. It takes effect as a whole, if ``apply`` returns."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key. Raises SchemaError over ``STATE_KEY_BYTES_MAX``, ``STATE_VALUE_BYTES_MAX`` or
+        ``COMMAND_WRITES_MAX``, or where the key is empty."""
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key, if it is there."""
+
+
+class Chance:
+    """Numbers that look random and are the same at every replica, made of what names a command."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+        self._drawn = 0
+
+    def bytes(self, count: int) -> bytes:
+        """So many bytes."""
+        made = b""
+        while len(made) < count:
+            self._drawn += 1
+            made += blake2b(self._seed + self._drawn.to_bytes(8, "big"), digest_size=64).digest()
+        return made[:count]
+
+    def below(self, bound: int) -> int:
+        """A whole number of 0 <= number < ``bound``."""
+        if bound < 1:
+            raise ValueError(f"no number is below {bound} and not below 0")
+        # 64 bits more than needed: the remainder favours nothing that anybody could notice.
+        return int.from_bytes(self.bytes(bound.bit_length() // 8 + 9), "big") % bound
+
+    def fraction(self) -> float:
+        """A number of 0 <= number < 1, of 53 bits."""
+        return (int.from_bytes(self.bytes(7), "big") >> 3) / 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """All that ``apply`` may know besides its command; the same at every replica."""
+
+    state: State
+    key: bytes
+    """By which the command was sent to this partition."""
+    seq: Seq
+    """The command's place in the channel's log; it grows with every command."""
+    term: Term
+    time_ms: int
+    """The leader's wall clock when it ordered the command, in milliseconds since 1970; it never
+    goes back within a channel."""
+    guid: Guid
+    """Names the command: a retry has the same."""
+    partition: int
+    version: int
+    """Of the machine, as in force at this place of the log."""
+    chance: Chance
+
+    def new_id(self) -> bytes:
+        """16 bytes that no other command makes."""
+        return self.chance.bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryContext:
+    """All that ``query`` may know besides its request."""
+
+    state: StateView
+    """An immutable state; commands go on being applied meanwhile. A ``MemoryMachine`` finds its
+    state in itself, and is not changed while it is asked."""
+    key: bytes
+    seq: Seq
+    """Up to where commands are in this state."""
+    time_ms: int
+    """``CommandContext.time_ms`` of the last of them; 0: there was none."""
+    partition: int
+    version: int
+
+
+class StateMachine(ABC):
+    """Base of a machine whose state is an ordered space of keys on the disk of each replica.
+
+    One object serves one replica of one partition. It keeps nothing of its own between calls:
+    ``context.state`` does. What ``apply`` raises besides RejectedError stops the partition at this
+    command on every replica alike, until there is a version that can apply it or an operator has
+    it skipped.
+    """
+
+    version: ClassVar[int] = 1
+    """Raised by whoever changes what ``apply`` does. Commands behind the moment at which all nodes
+    had it are applied by it, those before by the former one (``context.version``)."""
+    oldest_version: ClassVar[int] = 1
+    """``apply`` still does what this version did, where ``context.version`` says so."""
+
+    commands: ClassVar[Codec[Any]] = BYTES
+    results: ClassVar[Codec[Any]] = BYTES
+    queries: ClassVar[Codec[Any]] = BYTES
+    answers: ClassVar[Codec[Any]] = BYTES
+
+    @abstractmethod
+    def apply(self, command: Any, context: CommandContext) -> Any:
+        """Change the state by one committed command and return its result.
+
+        Raise RejectedError to refuse the command: then nothing of it is in the state, and its
+        sender gets the error. Must be deterministic.
+        """
+
+    def query(self, request: Any, context: QueryContext) -> Any:
+        """Answer a question by the state, without changing it. Raise RejectedError to refuse."""
+        del context
+        raise NotImplementedError(f"{type(self).__name__} answers no queries such as {request!r}")
+
+
+class MemoryMachine(StateMachine):
+    """Base of a machine that keeps its state in the object: in attributes, as Python has them.
+
+    Its commands are kept on the disk of each replica, with the applied position, until a snapshot
+    holds what they led to. The state should take some tens of megabytes at the most: it is
+    written as a whole now and then, and while it is, the partition applies nothing.
+    ``context.state`` is empty and takes nothing.
+    """
+
+    @abstractmethod
+    def snapshot(self) -> Iterable[bytes]:
+        """The whole state in chunks of at most ``STATE_VALUE_BYTES_MAX`` bytes; the same chunks
+        wherever the same commands were applied, so nothing in the order of a set or of a hash."""
+
+    @abstractmethod
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Become what ``snapshot`` gave; called on a new object before anything else."""

@@ -1,0 +1,80 @@
+"""What a state machine is given besides its state: codecs, and numbers that all replicas draw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import raftstore
+from raftstore.machine import Chance
+
+
+class Add(msgspec.Struct, tag=True):
+    """A command of a test."""
+
+    key: str
+    amount: int
+
+
+@pytest.mark.parametrize(
+    ("codec", "value"),
+    [
+        (raftstore.BYTES, b"\x00anything"),
+        (raftstore.JSON, {"b": [1, None], "a": 2.5}),
+        (raftstore.codec(int), -7),
+        (raftstore.codec(dict[str, int]), {"b": 1, "a": 2}),
+        (raftstore.codec(Add), Add("clicks", 3)),
+    ],
+)
+def test_a_codec_gives_back_what_it_was_given(codec: raftstore.Codec[Any], value: Any) -> None:
+    assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize("codec", [raftstore.JSON, raftstore.codec(dict[str, int])])
+def test_equal_values_have_equal_bytes_whatever_the_order_of_their_keys(
+    codec: raftstore.Codec[Any],
+) -> None:
+    # A retry is recognised by the bytes of its payload (S4.6).
+    assert codec.encode({"a": 1, "b": 2}) == codec.encode({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "named"),
+    [
+        (raftstore.BYTES, "text", "str is not bytes"),
+        (raftstore.JSON, {1, object()}, "is no JSON value"),
+        (raftstore.codec(int), "seven", "'seven' is no"),
+        (raftstore.codec(Add), {"key": "clicks"}, "clicks"),
+        (raftstore.codec(int), 2**70, str(2**70)),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(
+    codec: raftstore.Codec[Any], value: Any, named: str
+) -> None:
+    with pytest.raises(raftstore.SchemaError, match=named):
+        codec.encode(value)
+
+
+@pytest.mark.parametrize("codec", [raftstore.JSON, raftstore.codec(Add)])
+def test_bytes_that_are_no_value_are_refused(codec: raftstore.Codec[Any]) -> None:
+    with pytest.raises(raftstore.SchemaError, match="2 bytes are no"):
+        codec.decode(b"\xc1\xff")
+
+
+def test_replicas_draw_the_same_numbers_for_one_command_and_others_for_another() -> None:
+    def drawn(seed: bytes) -> list[object]:
+        chance = Chance(seed)
+        return [chance.bytes(100), chance.below(6), chance.fraction()]
+
+    assert drawn(b"one") == drawn(b"one")
+    assert drawn(b"one") != drawn(b"another")
+
+
+def test_numbers_below_a_bound_reach_all_of_them_and_no_other() -> None:
+    chance = Chance(b"dice")
+    assert {chance.below(6) for _ in range(200)} == set(range(6))
+    assert all(0 <= chance.fraction() < 1 for _ in range(200))
+    with pytest.raises(ValueError, match="below 0"):
+        chance.below(0)
