@@ -21,6 +21,8 @@ STATUS_BY_ERROR: Final[tuple[tuple[type[RaftstoreError], HTTPStatus], ...]] = (
     (errors.UnknownTableError, HTTPStatus.NOT_FOUND),
     (errors.TableExistsError, HTTPStatus.CONFLICT),
     (errors.ConflictError, HTTPStatus.PRECONDITION_FAILED),
+    (errors.RejectedError, HTTPStatus.CONFLICT),
+    (errors.UnknownMachineError, HTTPStatus.CONFLICT),
     (errors.GuidReuseError, HTTPStatus.CONFLICT),
     (errors.GuidFencedError, HTTPStatus.CONFLICT),
     (errors.StoreTooOldError, HTTPStatus.CONFLICT),
