@@ -170,7 +170,7 @@ class Chance:
         self._drawn = 0
 
     def bytes(self, count: int) -> bytes:
-        """So many bytes."""
+        """Give ``count`` bytes."""
         made = b""
         while len(made) < count:
             self._drawn += 1
@@ -206,7 +206,7 @@ class CommandContext:
     """Names the command: a retry has the same."""
     partition: int
     version: int
-    """Of the machine, as in force at this place of the log."""
+    """The machine's version that is in force at this place of the log."""
     chance: Chance
 
     def new_id(self) -> bytes:
@@ -240,7 +240,7 @@ class StateMachine(ABC):
     """
 
     version: ClassVar[int] = 1
-    """Raised by whoever changes what ``apply`` does. Commands behind the moment at which all nodes
+    """To be raised with each change of what ``apply`` does. Commands behind the moment at which all nodes
     had it are applied by it, those before by the former one (``context.version``)."""
     oldest_version: ClassVar[int] = 1
     """``apply`` still does what this version did, where ``context.version`` says so."""

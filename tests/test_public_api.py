@@ -15,6 +15,16 @@ import raftstore
 from raftstore import aio, errors
 
 NAMES = [
+    "BYTES",
+    "Codec",
+    "CommandContext",
+    "JSON",
+    "MemoryMachine",
+    "QueryContext",
+    "State",
+    "StateMachine",
+    "StateView",
+    "codec",
     "BatchResult",
     "BatchTicket",
     "BulkResult",

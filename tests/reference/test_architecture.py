@@ -132,7 +132,7 @@ def test_table_of_rooms_is_that_of_the_tree() -> None:
 
 REFERENCE = re.compile(r"``((?:[a-z_]+\.)+\w+)``")
 OBJECTS = {
-    "base", "client", "connection", "loop", "options", "spec", "state", "table",
+    "base", "client", "connection", "context", "loop", "options", "spec", "state", "table",
 }  # fmt: skip
 """Names of values, whose attributes or methods a docstring names."""
 ELSEWHERE = (

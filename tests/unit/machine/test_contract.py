@@ -1,4 +1,4 @@
-"""What a state machine is given besides its state: codecs, and numbers that all replicas draw."""
+"""Contract of state machines: codecs, and numbers that all replicas draw."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Add(msgspec.Struct, tag=True):
     ],
 )
 def test_a_codec_gives_back_what_it_was_given(codec: raftstore.Codec[Any], value: Any) -> None:
+    """Values come back as they went in."""
     assert codec.decode(codec.encode(value)) == value
 
 
@@ -36,6 +37,7 @@ def test_a_codec_gives_back_what_it_was_given(codec: raftstore.Codec[Any], value
 def test_equal_values_have_equal_bytes_whatever_the_order_of_their_keys(
     codec: raftstore.Codec[Any],
 ) -> None:
+    """Two programs that mean the same send the same bytes."""
     # A retry is recognised by the bytes of its payload (S4.6).
     assert codec.encode({"a": 1, "b": 2}) == codec.encode({"b": 2, "a": 1})
 
@@ -53,17 +55,21 @@ def test_equal_values_have_equal_bytes_whatever_the_order_of_their_keys(
 def test_a_value_of_another_type_is_refused_by_name(
     codec: raftstore.Codec[Any], value: Any, named: str
 ) -> None:
+    """The caller learns which value is wrong, before anything is sent."""
     with pytest.raises(raftstore.SchemaError, match=named):
         codec.encode(value)
 
 
 @pytest.mark.parametrize("codec", [raftstore.JSON, raftstore.codec(Add)])
 def test_bytes_that_are_no_value_are_refused(codec: raftstore.Codec[Any]) -> None:
+    """A machine is never given what is no command of its type."""
     with pytest.raises(raftstore.SchemaError, match="2 bytes are no"):
         codec.decode(b"\xc1\xff")
 
 
 def test_replicas_draw_the_same_numbers_for_one_command_and_others_for_another() -> None:
+    """Chance is a function of what names the command."""
+
     def drawn(seed: bytes) -> list[object]:
         chance = Chance(seed)
         return [chance.bytes(100), chance.below(6), chance.fraction()]
@@ -73,6 +79,7 @@ def test_replicas_draw_the_same_numbers_for_one_command_and_others_for_another()
 
 
 def test_numbers_below_a_bound_reach_all_of_them_and_no_other() -> None:
+    """Every number of the range is drawn some time."""
     chance = Chance(b"dice")
     assert {chance.below(6) for _ in range(200)} == set(range(6))
     assert all(0 <= chance.fraction() < 1 for _ in range(200))
