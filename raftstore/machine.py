@@ -131,7 +131,7 @@ JSON: Final[Codec[Any]] = _Json()
 
 
 def codec(kind: Any) -> Codec[Any]:
-    """A codec for a type: ``int``, ``str``, ``dict[str, int]``, a ``msgspec.Struct``, a union of
+    """A codec for a type: ``int``, ``str``, ``dict[str, int]``, a Struct of msgspec, a union of
     tagged structs, ... What does not fit the type is refused with a SchemaError on both sides."""
     return _Msgpack(kind)
 
@@ -240,8 +240,8 @@ class StateMachine(ABC):
     """
 
     version: ClassVar[int] = 1
-    """To be raised with each change of what ``apply`` does. Commands behind the moment at which all nodes
-    had it are applied by it, those before by the former one (``context.version``)."""
+    """To be raised with each change of what ``apply`` does. Commands behind the moment at which all
+    nodes had it are applied by it, those before by the former one (``context.version``)."""
     oldest_version: ClassVar[int] = 1
     """``apply`` still does what this version did, where ``context.version`` says so."""
 
