@@ -30,15 +30,23 @@ your own, as in this test of one that adds numbers up::
         assert rows == {b"a": b"60", b"b": b"120"}
 """
 
+from raftstore.machine_lint import Finding, lint_machine
+from raftstore.testing.machines.checking import check_machine
+from raftstore.testing.machines.local_machine import LocalMachine, MachineDefectError
 from raftstore.testing.options import SimOptions, draw_options
 from raftstore.testing.own_machine import rows_of, run_machine
 from raftstore.testing.simulation import Simulation, Verdict, simulate
 
 __all__ = [
+    "Finding",
+    "LocalMachine",
+    "MachineDefectError",
     "SimOptions",
     "Simulation",
     "Verdict",
+    "check_machine",
     "draw_options",
+    "lint_machine",
     "rows_of",
     "run_machine",
     "simulate",
