@@ -73,9 +73,15 @@ class Verdict:
 class Simulation:
     """Runs one world."""
 
-    def __init__(self, options: SimOptions, settings: NodeSettings | None = None) -> None:
+    def __init__(
+        self,
+        options: SimOptions,
+        settings: NodeSettings | None = None,
+        *,
+        cluster: SimCluster | None = None,
+    ) -> None:
         self.options = options
-        self.cluster = SimCluster(options, settings)
+        self.cluster = SimCluster(options, settings) if cluster is None else cluster
         self.outcomes = Outcomes()
         self.nemesis = Nemesis(self.cluster, options)
         self.upgrades: RollingUpgrades | None = None
@@ -141,13 +147,16 @@ class Simulation:
         """Start the nodes and create the table."""
         cluster = self.cluster
         cluster.start()
-        cluster.create_table(self.options.partitions)
+        self._create()
         cluster.scheduler.run_until(
             cluster.scheduler.now_ms + BIRTH_MS_MAX, lambda: bool(cluster.table_channels)
         )
         if not cluster.table_channels:
             message = f"O6: no table after {BIRTH_MS_MAX:.0f} ms of a healthy cluster"
             raise InvariantError(message)
+
+    def _create(self) -> None:
+        self.cluster.create_table(self.options.partitions)
 
     def _safety(self) -> None:
         cluster, options = self.cluster, self.options

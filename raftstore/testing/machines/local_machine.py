@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raftstore.errors import PayloadTooLargeError, RejectedError
+from raftstore.errors import PayloadTooLargeError, RejectedError, SchemaError
 from raftstore.machine import (
     COMMAND_BYTES_MAX,
     RESULT_BYTES_MAX,
@@ -18,7 +18,7 @@ from raftstore.machine import (
     QueryContext,
     StateMachine,
 )
-from raftstore.testing.machines.memory_state import MemoryState, NoState, digest_of
+from raftstore.testing.machines.memory_state import MemoryState, NoState, OverLimitError, digest_of
 from raftstore.types import Guid, Seq, Term
 
 START_MS: Final = 1_700_000_000_000
@@ -102,10 +102,13 @@ class LocalMachine:
             message = f"a command of {len(command)} bytes; allowed are {COMMAND_BYTES_MAX}"
             raise PayloadTooLargeError(message)
         self.seq, self.time_ms = place.seq, max(self.time_ms, place.time_ms)
-        value = self.machine.commands.decode(command)
+        try:
+            value = self.machine.commands.decode(command)
+        except SchemaError as error:
+            return Applied(None, f"the command is none of this machine: {error}")
         try:
             made = self._object.apply(value, self._context(key, place))
-        except RejectedError as error:
+        except (RejectedError, OverLimitError) as error:
             self._state.drop()
             return Applied(None, str(error))
         except BaseException:
@@ -114,8 +117,8 @@ class LocalMachine:
         result = self.machine.results.encode(made)
         if len(result) > RESULT_BYTES_MAX:
             self._state.drop()
-            message = f"the result of command {place.seq} has {len(result)} bytes"
-            raise PayloadTooLargeError(f"{message}; allowed are {RESULT_BYTES_MAX}")
+            message = f"its result has {len(result)} bytes, at most {RESULT_BYTES_MAX} are allowed"
+            return Applied(None, message)
         self._state.take()
         return Applied(result)
 
@@ -157,7 +160,7 @@ class LocalMachine:
 
     def _context(self, key: bytes, place: Place) -> CommandContext:
         guid = place.guid or place.seq.to_bytes(16, "big")
-        seed = b"%d %d %b" % (place.partition, place.seq, guid)
+        seed = guid + place.seq.to_bytes(8, "big")
         return CommandContext(
             state=self._state,
             key=key,

@@ -14,6 +14,10 @@ from raftstore.errors import SchemaError
 from raftstore.machine import COMMAND_WRITES_MAX, STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX
 
 
+class OverLimitError(SchemaError):
+    """A command wants more than the contract gives; every replica rejects it alike."""
+
+
 class MemoryState:
     """``State`` of the contract, for one partition."""
 
@@ -56,7 +60,7 @@ class MemoryState:
             raise SchemaError(f"the value of {key!r:.80} is {type(value).__name__}; give bytes")
         if len(value) > STATE_VALUE_BYTES_MAX:
             message = f"the value of {key!r:.80} has {len(value)} bytes"
-            raise SchemaError(f"{message}; allowed are {STATE_VALUE_BYTES_MAX}")
+            raise OverLimitError(f"{message}; allowed are {STATE_VALUE_BYTES_MAX}")
         self._write(key, value)
 
     def delete(self, key: bytes) -> None:
@@ -100,13 +104,13 @@ class MemoryState:
         if not isinstance(key, bytes):
             raise SchemaError(f"the key {key!r:.80} is {type(key).__name__}; give bytes")
         if not key:
-            raise SchemaError("the key is empty; give at least one byte")
+            raise OverLimitError("the key is empty; give at least one byte")
         if len(key) > STATE_KEY_BYTES_MAX:
             message = f"the key {key[:80]!r}... has {len(key)} bytes"
-            raise SchemaError(f"{message}; allowed are {STATE_KEY_BYTES_MAX}")
+            raise OverLimitError(f"{message}; allowed are {STATE_KEY_BYTES_MAX}")
         if key not in self._written and len(self._written) >= COMMAND_WRITES_MAX:
             message = f"a command writes more than {COMMAND_WRITES_MAX} keys"
-            raise SchemaError(f"{message}; split it into several commands")
+            raise OverLimitError(f"{message}; split it into several commands")
         self._written[key] = value
 
 

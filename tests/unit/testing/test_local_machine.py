@@ -15,6 +15,15 @@ from raftstore.testing import LocalMachine
 from raftstore.testing.machines.memory_state import MemoryState
 
 
+class Oversized(raftstore.StateMachine):
+    """Puts a value that no replica keeps."""
+
+    def apply(self, command: bytes, context: raftstore.CommandContext) -> bytes:
+        context.state.put(b"small", b"")
+        context.state.put(b"large", bytes(STATE_VALUE_BYTES_MAX + 1))
+        return b""
+
+
 class Writer(raftstore.StateMachine):
     """Puts what it is given under a name, then rejects, fails or answers as its command says."""
 
@@ -38,10 +47,18 @@ def test_a_rejected_or_failed_command_leaves_nothing() -> None:
         local.command("k", {"reject": "not now"})
     with pytest.raises(ValueError, match="no idea"):
         local.command("k", {"fail": "no idea"})
-    with pytest.raises(raftstore.PayloadTooLargeError, match=f"allowed are {RESULT_BYTES_MAX}"):
+    with pytest.raises(raftstore.RejectedError, match=f"at most {RESULT_BYTES_MAX} are"):
         local.command("k", {"size": RESULT_BYTES_MAX + 1})
     assert local.pairs() == {b"written": b"1"}
     assert local.command("k", {"size": RESULT_BYTES_MAX}) == bytes(RESULT_BYTES_MAX)
+
+
+def test_what_is_over_a_limit_is_rejected_and_not_raised() -> None:
+    """Every replica does the same with it, so the partition goes on."""
+    local = LocalMachine(Oversized)
+    with pytest.raises(raftstore.RejectedError, match=f"allowed are {STATE_VALUE_BYTES_MAX}"):
+        local.command("k", b"")
+    assert local.pairs() == {}
 
 
 @pytest.mark.parametrize(
