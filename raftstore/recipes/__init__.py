@@ -1,6 +1,6 @@
 """State machines that programs need again and again, ready to be used and to be read as examples.
 
-Each is one module on the public interface alone (``StateMachine``, ``codec``, errors), installed with
+Each is one module on the public names alone (``StateMachine``, ``codec``, errors), installed with
 raftstore on every node::
 
     client.create_channelset("locks", machine="raftstore.recipes.lock:Lock")
