@@ -181,5 +181,5 @@ def test_a_class_without_a_file_is_reported_as_not_checked() -> None:
 
 @pytest.mark.parametrize("name", raftstore.recipes.__all__)
 def test_recipes_are_clean(name: str) -> None:
-    """What we ship passes what we ask for."""
+    """Machines that we ship pass what we ask of others."""
     assert lint_machine(getattr(raftstore.recipes, name)) == []
