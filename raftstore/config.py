@@ -412,6 +412,10 @@ class StorageSettings:
     worst hour, it costs restarts; longer, a replica that does nothing stays for longer."""
     stall_stop_ms: int = 5_000
     """The same once the node was asked to stop."""
+    rest_times_max: int = 3
+    """While the main loop is late, tables are copied, and read to find damage, with rests in
+    between: the later it is, the longer, but at most so many times as long as the step before, so
+    that a copy takes at most one more than so many times as long. 0: no rests, whoever waits."""
     unsynced_bytes_max: int = 128 * MIB
     """Log entries that are not on the disk yet, of all channels, those that a quorum of others
     holds included. Beyond it a leader refuses writes with OverloadedError, and a follower drops
@@ -486,8 +490,8 @@ class ExpirySettings:
 
     tick_ms: int = 100
     """Pause between two records by which rows of a channel expire: an idle channel's rows are gone
-    so much later than their expiry, at the most and apart from the clocks. None behind one that
-    names as many rows as it may."""
+    so much later than their expiry, at the most and apart from the clocks. Behind one that names as
+    many rows as it may it is shorter, three times what that record took."""
     clock_ahead_ms: int = 1_000
     """A leader expires nothing that a quorum's clocks, as heartbeats report them, are not due to
     expire for longer than this: a single clock that is ahead has no row expire early."""
@@ -495,6 +499,10 @@ class ExpirySettings:
     """Rows that one such record names and removes; others that are due are hidden meanwhile. It
     takes the main loop 1 us a row, and the apply thread 6 us, in one go: so long a read may wait
     while many rows expire at once."""
+    late_ms_max: int = 5_000
+    """Rows that have been due for this long are removed without a pause between two records, so
+    that a table that takes rows faster does not grow for ever. Until then the pauses let requests
+    have their turn, and rows that are due are hidden meanwhile. 0: never a pause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,7 @@ HELP: Final = {
     "raftstore_open_files": "Open files of the node's process.",
     "raftstore_open_files_max": "Files that it may have open.",
     "raftstore_accept_paused": "Times a port accepted nothing, to keep files for the store.",
+    "raftstore_copy_rests_seconds": "Seconds in which copies of tables gave way to requests.",
     "raftstore_log_lines_dropped": "Log lines that were dropped because stderr was not read.",
     "raftstore_leveldb_files": "Files of the tables, by LevelDB's level.",
     "raftstore_leveldb_memory_bytes": "Memory of LevelDB's buffers and caches.",

@@ -37,6 +37,7 @@ def measured(
         *clients,
         ("raftstore_leveldb_memory_bytes", (), float(tables.memory_bytes())),
         ("raftstore_apply_queue_bytes", (), float(tables.queued_bytes())),
+        ("raftstore_copy_rests_seconds_total", (), tables.rested_s),
         ("raftstore_log_lines_dropped_total", (), float(dropped_lines())),
     )
     return samples, (

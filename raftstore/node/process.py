@@ -44,7 +44,7 @@ from raftstore.node.limits import within_open_files
 from raftstore.node.logs import drain_lines, fields, lines_aside, lines_by_turn
 from raftstore.node.measured import measured
 from raftstore.node.older_version import act_as
-from raftstore.node.system_clock import monotonic_ms, wall_ms
+from raftstore.node.system_clock import elapsed_s, monotonic_ms, wall_ms
 from raftstore.node.system_ids import SystemIds
 from raftstore.node.turns import Turns
 from raftstore.node.watchdog import Watchdog
@@ -271,6 +271,7 @@ class NodeProcess:
             on_failed=self._on_storage_error,
             on_read=self._on_read,
             stalls=self._stalls,
+            clock_s=elapsed_s,
         )
         self._runner = self._with_its_past(runner)
         self._turns = Turns(

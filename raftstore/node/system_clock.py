@@ -17,6 +17,11 @@ def monotonic_ms() -> int:
     return now_ms if faults.armed is None else faults.armed.monotonic_ms(now_ms)
 
 
+def elapsed_s() -> float:
+    """Seconds since some moment, finely: how long something took here."""
+    return time.monotonic()
+
+
 def wall_ms() -> int:
     """Milliseconds since 1970: record timestamps and display, never a decision."""
     now_ms = time.time_ns() // 1_000_000

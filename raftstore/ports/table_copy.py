@@ -7,6 +7,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
+from raftstore.config import KIB
 from raftstore.types import History
 
 DIGEST_BYTES: Final = 16
@@ -16,6 +17,8 @@ Pair = tuple[bytes, bytes]
 """A key without the channel's id, and the stored value, seals included."""
 
 _SIZES: Final = Struct(">II")
+_JOINED_BYTES: Final = 64 * KIB
+"""Bytes that are hashed in one call, beside which other threads of the process go on."""
 
 
 class CopyPage(NamedTuple):
@@ -49,13 +52,18 @@ class CopyDigest:
 
     def add(self, pairs: Iterable[Pair]) -> None:
         """Take in what comes next in key order."""
-        update, pack = self._hash.update, _SIZES.pack
+        pack, parts, held = _SIZES.pack, list[bytes](), 0
         for key, value in pairs:
-            update(pack(len(key), len(value)))
-            update(key)
-            update(value)
+            parts += (pack(len(key), len(value)), key, value)
             self.pairs += 1
-            self.bytes += len(key) + len(value)
+            held += len(key) + len(value)
+            if held >= _JOINED_BYTES:
+                self._hash.update(b"".join(parts))
+                self.bytes += held
+                parts.clear()
+                held = 0
+        self._hash.update(b"".join(parts))
+        self.bytes += held
 
     def digest(self) -> bytes:
         """Return DIGEST_BYTES bytes."""

@@ -36,7 +36,7 @@ from raftstore.types import ChannelId, Durability, NodeId, Role, Term, channel_i
 
 SCRUB: Final = ScrubSettings(second_bytes_max=4 * MIB, interval_ms=500)
 """So that several passes go over all of a world's nodes."""
-EXPIRY: Final = ExpirySettings(keys_max=1)
+EXPIRY: Final = ExpirySettings(keys_max=1, late_ms_max=0)
 """Of a world with rows that expire: others are due and hidden while the next one is removed."""
 RETENTION: Final = RetentionSettings(
     enabled=True,

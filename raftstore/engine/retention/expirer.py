@@ -2,7 +2,10 @@
 
 A replica never expires a row by its own clock (S10): the leader says in an EXPIRE record how late
 it is, and names rows that have expired by then; every replica that applies it agrees. A record is
-only made when a row is due, one at a time in each channel, so an idle channel costs nothing.
+only made when a row is due, one at a time in each channel, so an idle channel costs nothing. Where
+many rows are due at once, there are pauses of a few times what the record before took, so that
+requests get their turn: those rows are hidden meanwhile. Rows that have been due for long go
+without pauses, or a table that takes rows faster would grow for ever.
 
 How late it is: the leader's clock, but never more than ``expiry.clock_ahead_ms`` above the time
 that the clocks of a quorum of the voters have reached, as their heartbeats report. So one clock
@@ -29,6 +32,8 @@ from raftstore.types import WALL_MS_MAX, ChannelId, RecordKind, Role, Seq
 
 RETRY_MS: Final = 1_000
 """Pause after an EXPIRE record that was refused, or while the clocks of a quorum are unknown."""
+PAUSE_TIMES: Final = 3
+"""Behind a record that named as much as it may, a pause is so many times as long as it took."""
 WAIT_MS_MAX: Final = 10_000
 """A row that is due later is looked at again after this: clocks may be set meanwhile."""
 
@@ -46,6 +51,9 @@ class _Led:
     """The end of the last one: what it named is still there until it is applied."""
     is_full: bool = False
     """It named as much as a record may: probably more is due."""
+    proposed_ms: int = 0
+    late_ms: int = 0
+    """So long the first row that it named had been due."""
 
 
 class Expirer:
@@ -102,7 +110,14 @@ class Expirer:
             led = self._led[channel] = _Led(runner, WALL_MS_MAX)
         if not led.is_open:
             is_next = led.is_full and self._tables.applied_seq(channel) >= led.named_seq
-            self._look_at(led, now_ms if is_next else now_ms + self._settings.tick_ms)
+            pause_ms = self._pause_ms(led, now_ms) if is_next else self._settings.tick_ms
+            self._look_at(led, now_ms + pause_ms)
+
+    def _pause_ms(self, led: _Led, now_ms: int) -> int:
+        """Between a full record and the next one."""
+        if led.late_ms >= self._settings.late_ms_max:
+            return 0
+        return min(self._settings.tick_ms, PAUSE_TIMES * (now_ms - led.proposed_ms))
 
     def _look_at(self, led: _Led, at_ms: int) -> None:
         if at_ms < led.look_ms:
@@ -119,16 +134,13 @@ class Expirer:
             return  # its outcome, or its application, leads here again
         led.is_full = False
         scan = partial(self._tables.state_scan, channel)
-        first = due_rows(scan, WALL_MS_MAX, keys_max=1)
-        if not first:
-            return
         time_ms = self.time_ms(led.runner)
-        if time_ms == 0:
-            self._look_at(led, now_ms + RETRY_MS)
-        elif time_ms < first[0][0]:
-            self._look_at(led, now_ms + min(first[0][0] - time_ms, WAIT_MS_MAX))
-        else:
-            self._expire(led, time_ms, now_ms)
+        rows = due_rows(scan, time_ms, keys_max=self._settings.keys_max, bytes_max=EXPIRE_BYTES_MAX)
+        if rows:
+            self._expire(led, time_ms, rows, now_ms)
+        elif first := due_rows(scan, WALL_MS_MAX, keys_max=1):
+            pause_ms = min(first[0][0] - time_ms, WAIT_MS_MAX) if time_ms else RETRY_MS
+            self._look_at(led, now_ms + pause_ms)
 
     def time_ms(self, runner: ChannelRunner) -> int:
         """How late it is, as a leader may say it; 0: too few clocks are known."""
@@ -139,13 +151,11 @@ class Expirer:
         reached_ms = quorum_ms(runner.config(), clocks)
         return min(wall_ms, reached_ms + self._settings.clock_ahead_ms) if reached_ms else 0
 
-    def _expire(self, led: _Led, time_ms: int, now_ms: int) -> None:
-        scan = partial(self._tables.state_scan, led.runner.channel)
-        rows = due_rows(scan, time_ms, keys_max=self._settings.keys_max, bytes_max=EXPIRE_BYTES_MAX)
+    def _expire(self, led: _Led, time_ms: int, rows: list[tuple[int, bytes]], now_ms: int) -> None:
         keys = [key for _, key in rows]
         size = sum(map(len, keys))
         is_full = len(keys) >= self._settings.keys_max or size >= EXPIRE_BYTES_MAX
-        led.is_open = True
+        led.is_open, led.proposed_ms, led.late_ms = True, now_ms, time_ms - rows[0][0]
 
         def done(outcome: PubAck | PubReject, now_ms: int) -> None:
             led.is_open = False
@@ -153,7 +163,7 @@ class Expirer:
             if isinstance(outcome, PubAck):
                 led.named_seq, led.is_full = outcome.last_seq, is_full
                 self.expired_total += len(keys)
-                pause_ms = 0 if is_full else self._settings.tick_ms
+                pause_ms = self._pause_ms(led, now_ms) if is_full else self._settings.tick_ms
             if self._led.get(led.runner.channel) is led:
                 self._look_at(led, now_ms + pause_ms)
 

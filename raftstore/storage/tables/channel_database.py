@@ -172,13 +172,13 @@ class ChannelDatabase:
         if is_unused:
             self._on_unused(self)
 
-    def close(self) -> None:
+    def close(self, how: Callable[[Any], None] = lambda source: source.close()) -> None:
         """Close it, if it exists; nothing reads it any more, and it is not synced."""
         if self._making is not None:
             wait((self._making,))
         source, self.source = self.source, NOTHING
         if source is not NOTHING:
-            source.close()
+            how(source)
 
     def _closed_snapshot(self) -> None:
         with self._lock:

@@ -88,8 +88,8 @@ def open_checked(path: Path, settings: StorageSettings, share: DatabaseShare) ->
     return _open_plyvel(path, settings, share, create=False)
 
 
-def close_copied(database: Any) -> None:
-    """Close a database that was just filled.
+def close_while_serving(database: Any) -> None:
+    """Close a database that may just have been written to, while the node goes on.
 
     plyvel keeps all other threads waiting while LevelDB's own thread ends what it is at, which is
     tens of milliseconds where it writes a table file. So that is waited for before, in a call that

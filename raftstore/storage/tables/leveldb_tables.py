@@ -45,13 +45,14 @@ from raftstore.ports.tables import (
 )
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
-from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
+from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.applier import Applier, OnApplied
 from raftstore.storage.tables.barriers import Barriers, base_max_of
 from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
+from raftstore.storage.tables.copy_steps import CopySteps
 from raftstore.storage.tables.keys import STORE_ID, channel_end
-from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS
+from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, close_while_serving
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.live_reads import LiveReads
 from raftstore.storage.tables.merges import MergeJob, Merges
@@ -93,16 +94,15 @@ class LevelDbTables:
         """Of dropped channels: closed and removed when nothing reads them any more."""
         self._replaced: dict[ChannelDatabase, tuple[Path, bool]] = {}
         """By a copied table: where they are, and whether they are put aside and not removed."""
-        self._copying: Worker | None = None
         self._copies: list[LevelDbCopy] = []
         """Tables that are being copied here."""
-        self._stalls = UNWATCHED
         self._removing_lock = Lock()
         self._has_threads = False
         self._is_closing = Event()
         self._snapshots = SnapshotReads(self._reads, self._report_failure)
         self._barriers = Barriers(self._reads, self._report_failure)
         self._merges = Merges(self._reads, self._report_failure)
+        self._copy_steps = CopySteps(self._report_failure, home.rest_times_max)
         self._post: Post | None = None
         self._on_read: Callable[[ReadDone], None] = lambda _done: None
         self._on_failed: Callable[[StorageError], None] = lambda _error: None
@@ -144,16 +144,21 @@ class LevelDbTables:
         on_failed: Callable[[StorageError], None],
         on_read: Callable[[ReadDone], None],
         stalls: StallWatch = UNWATCHED,
+        clock_s: Callable[[], float] | None = None,
     ) -> None:
         """Start the apply thread; ``post`` brings the callbacks to the loop thread.
 
-        Writes and long reads are noted in ``stalls`` while they are under way (S0.4).
+        Writes and long reads are noted in ``stalls`` while they are under way (S0.4). By
+        ``clock_s``, in seconds, copies give way to a main loop that is late; without it never.
         """
-        path, self._stalls = self._home.path, stalls
+        path = self._home.path
         self._applier.note_writes(stalls, path)
         self._snapshots.note_reads(stalls, path)
         self._barriers.note_flushes(stalls, path)
         self._merges.note_merges(stalls, path)
+        self._copy_steps.note_steps(stalls, path)
+        if clock_s is not None:
+            self._copy_steps.give_way_by(clock_s)
         self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
         self._on_read = on_read
         self._has_threads = True
@@ -177,8 +182,7 @@ class LevelDbTables:
             self._making.shutdown(cancel_futures=True)
         if self._hashing is not None:
             self._hashing.stop()
-        if self._copying is not None:
-            self._copying.stop()
+        self._copy_steps.close()
         self._snapshots.close()
         self._barriers.close()
         self._merges.close()
@@ -480,17 +484,12 @@ class LevelDbTables:
         self._reads.check()
         post = self._post
         assert post is not None, "start comes first"
-        if self._copying is None:
-            self._copying = Worker("raftstore-copy", self._report_failure)
+        self._copy_steps.start(step, post, self._on_read)
 
-        def run() -> None:
-            if self._is_closing.is_set():
-                return
-            with self._stalls.doing(Area.READS, "a step of a table's copy", self._home.path):
-                done = step()
-            post(partial(self._on_read, done))
-
-        self._copying.submit(run)
+    @property
+    def rested_s(self) -> float:
+        """Seconds that the thread of copies gave way to requests."""
+        return self._copy_steps.giving_way.rested_s
 
     def install(self, channel: ChannelId, copy: TableCopy, *, keeps_former: bool = False) -> None:
         """The copy, which is complete, is the channel's table from now on."""
@@ -622,7 +621,7 @@ class LevelDbTables:
 
         def remove() -> None:
             if not self._is_closing.is_set():
-                database.close()
+                database.close(close_while_serving)
                 replaced = self._replaced.pop(database, None)
                 if replaced is not None:
                     path, keeps = replaced

@@ -25,7 +25,7 @@ from raftstore.storage.tables.keys import applied_key, decode_applied
 from raftstore.storage.tables.leveldb_database import (
     DATABASE_ERRORS,
     DatabaseShare,
-    close_copied,
+    close_while_serving,
     create,
     open_checked,
     translate,
@@ -87,7 +87,7 @@ class LevelDbCopy:
 
     def finish(self) -> None:
         """All pairs are written: make them durable."""
-        self._close(close_copied)
+        self._close(close_while_serving)
         faults.reach("copy.before-sync")
         try:
             self.source = open_checked(self.path, self._settings, self._share)
@@ -107,17 +107,23 @@ class LevelDbCopy:
                 self._digest, self._position, self._last_key = CopyDigest(), EMPTY_HISTORY, b""
                 options = {"verify_checksums": True, "fill_cache": False}
                 self._reading = iter(self.source.iterator(**options))
-            until = self._digest.bytes + bytes_max
+            pairs, size = list[Pair](), 0
             for stored_key, value in self._reading:
-                self._check(stored_key, value)
-                if self._digest.bytes >= until:
-                    return False
+                key = self._key_of(stored_key, value)
+                pairs.append((key, value))
+                size += len(key) + len(value)
+                if size >= bytes_max:
+                    break
+            else:
+                self._reading = None
         except DATABASE_ERRORS as error:
             raise translate(error) from error
-        self._reading = None
-        return True
+        if pairs:
+            self._last_key = pairs[-1][0]
+            self._digest.add(pairs)
+        return self._reading is None
 
-    def _check(self, stored_key: bytes, value: bytes) -> None:
+    def _key_of(self, stored_key: bytes, value: bytes) -> bytes:
         cut = len(self.channel)
         if stored_key[:cut] != self.channel:
             raise CorruptRecordError(
@@ -125,8 +131,7 @@ class LevelDbCopy:
             )
         if stored_key == applied_key(self.channel):
             self._position = decode_applied(self.channel, value)
-        self._last_key = stored_key[cut:]
-        self._digest.add(((self._last_key, value),))
+        return stored_key[cut:]
 
     def found(self) -> tuple[bytes, int, History]:
         """Digest, pairs and applied position as they were read back."""
@@ -148,7 +153,7 @@ class LevelDbCopy:
 
     def abandon(self) -> None:
         """Remove it, unless it is complete."""
-        self.close()
+        self._close(close_while_serving)
         self.is_abandoned = True
         if not self.is_complete and self.path.exists():
             with persisting(self.path, "removing a copied table"):

@@ -109,6 +109,11 @@ class TablesDirectory:
         """Create the directory of a new store, without any database."""
         cls(directory, store_uuid, settings).begin()
 
+    @property
+    def rest_times_max(self) -> int:
+        """How many times as long as a step the thread of copies rests at most."""
+        return self._settings.rest_times_max
+
     # --- opening ----------------------------------------------------------------------------------
 
     def open(self, on_opened: OnOpened | None = None) -> dict[ChannelId, Any]:

@@ -159,13 +159,25 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S10-expiry-paced-when-behind",
-        "Each record that expires rows is followed by a pause, however many rows are due.",
+        "A full record that expires rows is followed by a whole pause, however many rows are due.",
         Edit(
             "Expirer._note",
-            "now_ms if is_next else now_ms + self._settings.tick_ms",
-            "now_ms + self._settings.tick_ms",
+            "self._pause_ms(led, now_ms) if is_next else self._settings.tick_ms",
+            "self._settings.tick_ms",
         ),
         directed(EXPIRER + "full_record_is_followed_by_the_next_one_at_once[False-rows]"),
+    ),
+    mutation(
+        "S10-expiry-no-turns",
+        "Records that expire rows follow one another, whoever waits.",
+        Edit("Expirer._pause_ms", "led.late_ms >= self._settings.late_ms_max", "True"),
+        directed(EXPIRER + "between_full_records_requests_have_their_turn"),
+    ),
+    mutation(
+        "S10-expiry-never-catches-up",
+        "Pauses between records that expire rows stay, however late they are.",
+        Edit("Expirer._pause_ms", "led.late_ms >= self._settings.late_ms_max", "False"),
+        directed(EXPIRER + "rows_that_have_been_due_for_long_go_without_pauses"),
     ),
     mutation(
         "S10-expiry-follower",

@@ -13,6 +13,9 @@ ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
 REST = "tests/unit/engine/snapshots/test_snapshot_rest.py::test_"
 LESSONS = "tests/simulation/test_lessons.py::test_lesson_"
 COPY = "tests/unit/storage/tables/test_table_copy.py::test_"
+DATABASES = "tests/unit/storage/tables/test_table_databases.py::test_"
+STEPS = "tests/unit/storage/tables/test_copy_steps.py::test_"
+RESTS = "tests/unit/storage/test_giving_way.py::test_"
 COPIES = "tests/unit/storage/tables/test_table_copies.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
@@ -20,11 +23,33 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "S6.6-close-waits",
         "A node stands still while LevelDB ends what it writes of a copied table.",
         Edit(
-            "close_copied",
+            "close_while_serving",
             "with suppress(*DATABASE_ERRORS):\n        database.compact_range(start=_BEHIND_ALL)",
             "",
         ),
         directed(COPY + "database_that_was_filled_is_waited_for_before_it_is_closed"),
+    ),
+    mutation(
+        "S6.6-old-table-waits",
+        "A node stands still while LevelDB ends what it writes of a dropped or replaced table.",
+        Edit("LevelDbTables._remove", "database.close(close_while_serving)", "database.close()"),
+        directed(DATABASES + "node_goes_on_beside_the_end_of_a_table"),
+    ),
+    mutation(
+        "S6.6-no-rests",
+        "Copies give no way to a main loop that is late.",
+        Edit("_take_in", "giving_way.took_in(since_s)", "pass"),
+        directed(STEPS + "thread_of_copies_rests_before_its_next_step_while_the_main_loop_is_late"),
+    ),
+    mutation(
+        "S6.6-endless-rests",
+        "Copies rest for ever longer, the later the main loop is.",
+        Edit(
+            "GivingWay.rest_s",
+            "min(self._late_s / LATE_S, self._rest_times_max)",
+            "self._late_s / LATE_S",
+        ),
+        directed(RESTS + "the_later_the_main_loop_is_the_longer_is_the_rest"),
     ),
     mutation(
         "S6.4-half-table",
@@ -50,7 +75,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "S6.4-copy-read-back",
         "A copied table may hold keys that are not its channel's.",
         Edit(
-            "LevelDbCopy._check",
+            "LevelDbCopy._key_of",
             "stored_key[:cut] != self.channel",
             "False",
         ),

@@ -9,7 +9,7 @@ import pytest
 
 from raftstore.config import ExpirySettings
 from raftstore.core.quorum import quorum_ms
-from raftstore.engine.retention.expirer import RETRY_MS, WAIT_MS_MAX, Expirer
+from raftstore.engine.retention.expirer import PAUSE_TIMES, RETRY_MS, WAIT_MS_MAX, Expirer
 from raftstore.errors import Refusal, StoreTooOldError
 from raftstore.protocol.lifetimes import EXPIRE_BYTES_MAX, decode_expire
 from raftstore.protocol.publish import PubAck, PubReject
@@ -20,7 +20,7 @@ from tests.storage_helpers import CHANNEL
 ME, F1, F2 = NodeId("n1@00"), NodeId("n2@00"), NodeId("n3@00")
 WALL = 1_700_000_000_000
 """The wall clock when the monotonic one shows 0."""
-TICK_MS, AHEAD_MS, KEYS_MAX = 100, 1_000, 5
+TICK_MS, AHEAD_MS, KEYS_MAX, LATE_MS = 100, 1_000, 5, 5_000
 
 
 class Bench:
@@ -51,7 +51,7 @@ class Bench:
             me=ME, tables=host, watch=host, clock=clock, proposals=host,
             refusal_of=lambda kind: self.refusal, channels={CHANNEL: self.runner},
         )  # fmt: skip
-        self.expirer = Expirer(parts, ExpirySettings(TICK_MS, AHEAD_MS, KEYS_MAX))
+        self.expirer = Expirer(parts, ExpirySettings(TICK_MS, AHEAD_MS, KEYS_MAX, LATE_MS))
         self.expirer.leader_changed(self.runner, (Term(1), Role.FOLLOWER, None), 0)
 
     def _wall_ms(self, node: NodeId) -> int:
@@ -124,7 +124,7 @@ def test_one_record_is_under_way_at_a_time_until_it_is_applied() -> None:
     bench.committed(11, removed=False)
     assert bench.run_to(6_000) == []
     bench.committed(11)
-    assert bench.run_to(6_000 + TICK_MS) == [(6_000, [b"00005"])]  # at once: it was full
+    assert bench.run_to(6_000 + TICK_MS) == [(6_000 + TICK_MS, [b"00005"])]
 
 
 @pytest.mark.parametrize("size", [5, EXPIRE_BYTES_MAX // 3], ids=["rows", "bytes"])
@@ -148,6 +148,43 @@ def test_full_record_is_followed_by_the_next_one_at_once(
             bench.apply(20 + named)
         [(_, keys)] = bench.run_to(began_ms)
         named += len(keys)
+
+
+def take(bench: Bench, seq: int, took_ms: int) -> None:
+    """The record proposed last is committed and applied so much after it was proposed."""
+    bench.now_ms += took_ms
+    bench.committed(seq)
+
+
+def test_between_full_records_requests_have_their_turn() -> None:
+    """Three times what the record took, from its application on; never more than a tick."""
+    bench = Bench()
+    for number in range(4 * KEYS_MAX):
+        bench.row(b"%05d" % number, 10)
+    bench.run_to(TICK_MS)
+    took = {11: 7, 12: 20, 13: 90}
+    for seq, took_ms in took.items():
+        take(bench, seq, took_ms)
+        pause_ms = min(TICK_MS, PAUSE_TIMES * took_ms)
+        assert bench.run_to(bench.now_ms + pause_ms - 1) == []
+        [(_, keys)] = bench.run_to(bench.now_ms + 1)
+        assert len(keys) == KEYS_MAX
+    assert PAUSE_TIMES == 3
+
+
+def test_rows_that_have_been_due_for_long_go_without_pauses() -> None:
+    """A table that takes rows faster would grow for ever."""
+    bench = Bench()
+    for number in range(6 * KEYS_MAX):
+        bench.row(b"%05d" % number, 10)
+    assert len(bench.run_to(TICK_MS)) == 1
+    bench.now_ms = 10 + LATE_MS - 1
+    bench.committed(11)  # it took long, so there is a whole tick
+    assert bench.run_to(bench.now_ms + TICK_MS - 1) == []
+    assert len(bench.run_to(bench.now_ms + 1)) == 1
+    for seq in range(12, 15):  # its rows were late enough
+        take(bench, seq, 30)
+        assert len(bench.run_to(bench.now_ms)) == 1
 
 
 def test_full_record_that_was_refused_is_not_repeated_with_each_write() -> None:

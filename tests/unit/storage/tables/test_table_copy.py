@@ -254,8 +254,18 @@ def test_errors_of_the_disk_name_the_copy(copy: LevelDbCopy, operation: str) -> 
 def test_abandoned_copy_is_closed_and_removed(
     copy: LevelDbCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not before LevelDB has let go of it; an error names it."""
-    source = copy.source = Broken(plyvel.Error("no"))
+    """Not before LevelDB has let go of it, which other threads go on beside; an error names it."""
+    waited: list[dict[str, bytes]] = []
+
+    class Filled(Broken):
+        """A database that LevelDB may still write files of."""
+
+        def compact_range(self, **of: bytes) -> None:
+            """Wait for that."""
+            assert not self.is_closed
+            waited.append(of)
+
+    source = copy.source = Filled(plyvel.Error("no"))
     copy.path.mkdir()
     removed: list[Path] = []
 
@@ -269,6 +279,7 @@ def test_abandoned_copy_is_closed_and_removed(
         copy.abandon()
     assert str(copy.path) in str(raised.value)
     assert (copy.source, copy.is_abandoned, removed) == (None, True, [copy.path])
+    assert len(waited) == 1
     monkeypatch.undo()
     copy.abandon()
     assert not copy.path.exists()

@@ -13,10 +13,11 @@ import pytest
 from raftstore.config import StorageSettings
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables import tables_directory
+from raftstore.storage.tables.channel_database import NOTHING
 from raftstore.storage.tables.leveldb_database import share_of
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.storage.tables.tables_directory import TablesDirectory
-from raftstore.types import ChannelId, History
+from raftstore.types import ChannelId, History, Seq, Term
 from tests.storage_helpers import (
     CHANNEL,
     OTHER,
@@ -73,6 +74,43 @@ def test_dropped_table_gives_its_bytes_back_at_once(directory: Path) -> None:
     assert not table_path(directory).exists()
     assert tables.stored_channels() == (OTHER,)
     assert tables.get(OTHER, b"other") is not None
+    tables.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_node_goes_on_beside_the_end_of_a_table(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, is_replaced: bool
+) -> None:
+    """plyvel keeps all threads of a node waiting in ``close`` for as long as LevelDB writes, so
+    that is waited for before, of a dropped table as of one that a copy replaces."""
+    ended: list[str] = []
+
+    class Noting:
+        """A database that notes how it ends."""
+
+        def __init__(self, database: Any) -> None:
+            self._database = database
+
+        def compact_range(self, **_of: bytes) -> None:
+            """Other threads go on beside this."""
+            ended.append("waits")
+
+        def close(self) -> None:
+            """All threads wait for this."""
+            ended.append("closes")
+            self._database.close()
+
+    tables = give_both_a_row(directory)
+    database = tables._databases[CHANNEL]
+    database.source = Noting(database.source)
+    if is_replaced:
+        copy = tables.begin_copy(CHANNEL, History(Term(1), Seq(1)))
+        monkeypatch.setattr(type(copy), "taken", lambda _copy: NOTHING)
+        tables.install(CHANNEL, copy)
+    else:
+        tables.drop(CHANNEL)
+    tables.apply_queued()
+    assert ended == ["waits", "closes"]
     tables.close()
 
 

@@ -1,0 +1,60 @@
+"""How long a thread of background work rests between two steps, so that requests are not slowed.
+
+A step (a chunk of a copied table, some of what is read to find damage) takes the processor, the
+interpreter's lock and the disk that requests need, too. Whether they miss them, the main loop says:
+how late it takes in what a step brought it. Where that is at once, as on a machine with processors
+to spare, nothing rests. The later it is, the longer, but never longer than a few times the step
+before, so that a copy always goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+LATE_S: Final = 0.002
+"""A main loop that is no later than this misses nothing: its own turns take as long."""
+REMEMBERED: Final = 0.8
+"""Of how late it was, at the next look: a single turn that came at once says little."""
+REST_S_MAX: Final = 0.1
+"""A step that took longer than a share of this has waited for the disk, which nobody misses."""
+
+
+class GivingWay:
+    """The rests of one thread; ``rested_s`` is read by any."""
+
+    def __init__(
+        self, rest_times_max: int, clock_s: Callable[[], float], wait: Callable[[float], object]
+    ) -> None:
+        """A rest is at most ``rest_times_max`` times as long as the step before it, 0: there is
+        none; ``wait`` waits so many seconds, or ends sooner."""
+        self._rest_times_max = rest_times_max
+        self.now_s = clock_s
+        self._wait = wait
+        self._late_s = 0.0
+        self._took_s = 0.0
+        self.rested_s = 0.0
+        """Seconds that the thread gave way in all."""
+
+    def took_in(self, since_s: float) -> None:
+        """The main loop takes in what waits since then; loop thread."""
+        self._late_s = max(self.now_s() - since_s, REMEMBERED * self._late_s)
+
+    def stepped(self, took_s: float) -> None:
+        """A step took so many seconds; the thread itself."""
+        self._took_s = took_s
+
+    def rest_s(self) -> float:
+        """How long the thread rests before its next step."""
+        if self._late_s <= LATE_S:
+            return 0.0
+        times = min(self._late_s / LATE_S, self._rest_times_max)
+        return min(times * self._took_s, REST_S_MAX)
+
+    def rest(self) -> None:
+        """Rest before a step; the thread itself."""
+        seconds = self.rest_s()
+        if seconds > 0:
+            began_s = self.now_s()
+            self._wait(seconds)
+            self.rested_s += self.now_s() - began_s

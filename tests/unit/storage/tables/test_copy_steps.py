@@ -1,0 +1,75 @@
+"""The thread of copies: it rests between two steps while the main loop is late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+
+from raftstore.errors import StorageError
+from raftstore.ports.tables import ReadDone
+from raftstore.storage.giving_way import LATE_S
+from raftstore.storage.tables.copy_steps import CopySteps
+
+
+class Bench:
+    """A thread of copies whose clock is set by hand, and a main loop that takes in when asked."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.failures: list[StorageError] = []
+        self.steps = CopySteps(self.failures.append, 3)
+        self.steps.note_steps(self.steps._stalls, Path("tables"))
+        self.steps.give_way_by(lambda: self.now_s)
+        self.taken: list[int] = []
+
+    def start(self, number: int, took_s: float) -> None:
+        """A step that takes so long by the clock."""
+
+        def step() -> ReadDone:
+            self.now_s += took_s
+            return lambda _now_ms: self.taken.append(number)
+
+        self.steps.start(step, self.posted.put, lambda done: done(0))
+
+    def take_in(self, late_s: float) -> None:
+        """The main loop comes by so long after the step has ended."""
+        result = self.posted.get(timeout=20)
+        self.now_s += late_s
+        result()
+
+
+def test_thread_of_copies_rests_before_its_next_step_while_the_main_loop_is_late() -> None:
+    """What a step brought waits for the main loop, and so does every request."""
+    bench = Bench()
+    bench.start(1, 0.0002)
+    bench.take_in(10 * LATE_S)
+    assert (bench.taken, bench.steps.giving_way.rested_s) == ([1], 0)
+    assert 0 < bench.steps.giving_way.rest_s() < 0.001
+    bench.start(2, 5.0)
+    bench.take_in(0.0)
+    assert bench.taken == [1, 2]
+    bench.steps.close()
+    assert bench.failures == []
+
+
+def test_rest_ends_when_the_node_stops() -> None:
+    """A stop waits for no rest, and nothing that is queued is done any more."""
+    bench = Bench()
+    asked, waits = Event(), Event()
+
+    def wait(seconds: float) -> None:
+        asked.set()
+        bench.steps._is_closing.wait(seconds + 60)
+        waits.set()
+
+    bench.start(1, 10.0)
+    bench.take_in(1.0)
+    bench.steps.giving_way._wait = wait
+    bench.start(2, 1.0)
+    assert asked.wait(20)
+    bench.steps.close()
+    assert waits.is_set()
+    assert (bench.taken, bench.posted.qsize()) == ([1], 0)

@@ -1,0 +1,62 @@
+"""Rests between steps of background work: as long as the main loop is late, within bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftstore.storage.giving_way import LATE_S, REMEMBERED, REST_S_MAX, GivingWay
+
+TIMES = 3
+
+
+class Bench:
+    """A thread with a clock that goes on where it waits."""
+
+    def __init__(self, rest_times_max: int = TIMES) -> None:
+        self.now_s = 100.0
+        self.giving_way = GivingWay(rest_times_max, lambda: self.now_s, self._wait)
+
+    def _wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def step(self, took_s: float, late_s: float) -> float:
+        """A step, whose result the main loop takes in so late; the rest behind it."""
+        self.giving_way.stepped(took_s)
+        self.giving_way.took_in(self.now_s - late_s)
+        before_s = self.now_s
+        self.giving_way.rest()
+        return self.now_s - before_s
+
+
+@pytest.mark.parametrize(
+    ("late_s", "times"),
+    [(0.0, 0), (LATE_S, 0), (1.5 * LATE_S, 1.5), (2 * LATE_S, 2), (3 * LATE_S, 3), (1.0, TIMES)],
+)
+def test_the_later_the_main_loop_is_the_longer_is_the_rest(late_s: float, times: float) -> None:
+    """Not at all while it is in time, and never more than a few times the step, so that a copy
+    always goes on."""
+    bench = Bench()
+    assert bench.step(0.004, late_s) == pytest.approx(times * 0.004)
+    assert bench.giving_way.rested_s == pytest.approx(times * 0.004)
+
+
+def test_step_that_waited_for_the_disk_is_followed_by_a_short_rest() -> None:
+    """Syncing a copied table takes a second, in which nobody misses the processor."""
+    assert Bench().step(2.0, 1.0) == pytest.approx(REST_S_MAX)
+
+
+def test_one_turn_in_time_does_not_end_the_rests() -> None:
+    """It fades: a loop that was late a moment ago, and has the same to do, is late again."""
+    bench = Bench()
+    bench.step(0.01, 10 * LATE_S)
+    rests, late_s = 0, 10 * LATE_S
+    while bench.step(0.01, 0.0):
+        rests += 1
+        late_s *= REMEMBERED
+        assert late_s > LATE_S
+    assert 5 < rests < 20
+
+
+def test_without_rests_nobody_is_given_way() -> None:
+    """The setting at 0."""
+    assert Bench(0).step(0.05, 1.0) == 0
