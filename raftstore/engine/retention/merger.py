@@ -14,8 +14,8 @@ from typing import Final
 
 from raftstore.config import MIB
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.retention.floors import RetentionParts
+from raftstore.engine.retention.looks import CHANNELS_PER_LOOK, Looks
 from raftstore.ports.tables import MergeStep
 from raftstore.types import ChannelId, Seq
 
@@ -30,8 +30,6 @@ MERGE_STEP_BYTES: Final = 64 * MIB
 """Free bytes that one step may need at most (``storage.tables.merges``)."""
 QUEUED_BYTES_MAX: Final = 8 * MIB
 """Nothing is merged while more than this waits to be applied."""
-CHANNELS_PER_LOOK: Final = 512
-"""Channels that one look goes through."""
 EVENT_BYTES_MIN: Final = 64 * MIB
 """Only a merge that gave back so much is reported as an event."""
 MERGED: Final = "table_merged"
@@ -72,17 +70,17 @@ class Merger:
         self.merges_total = 0
         self.merged_bytes_total = 0
         """Bytes that merges gave back."""
-        self.deadlines: Deadlines[int] = Deadlines()
+        interval_ms, is_wanted = parts.settings.interval_ms, parts.settings.merge_tables
+        self._looks = Looks(parts.channels, interval_ms, is_wanted=is_wanted)
+        self.deadlines = self._looks.deadlines
 
     def start(self, now_ms: int) -> None:
         """Look from time to time, if tables are merged at all."""
-        if self._settings.merge_tables:
-            self.deadlines.push(0, now_ms + self._settings.interval_ms)
+        self._looks.start(now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Go on with the table that is being merged, or look for one that may be worth it."""
-        for _ in self.deadlines.due(now_ms):
-            self.deadlines.push(0, now_ms + self._settings.interval_ms)
+        while self._looks.is_due(now_ms):
             if self._asked_ms is None and self._tables.queued_bytes() <= QUEUED_BYTES_MAX:
                 runner = self._merging or self._candidate(now_ms)
                 # S0.4: new files are written before old ones go, and there must be room for them.
@@ -137,7 +135,7 @@ class Merger:
     def _on_step(self, runner: ChannelRunner, step: MergeStep, now_ms: int) -> None:
         took_ms = now_ms - self._asked_ms if self._asked_ms is not None and step.is_merged else 0
         self._asked_ms = None
-        self.deadlines.push(0, now_ms + max(PAUSE_MS_MIN, PAUSE_FACTOR * took_ms))
+        self._looks.next_at(now_ms + max(PAUSE_MS_MIN, PAUSE_FACTOR * took_ms))
         self._merging = None
         seen = self._seen.get(runner.channel)
         if seen is None or self._channels.get(runner.channel) is not runner:

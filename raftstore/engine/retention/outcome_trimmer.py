@@ -17,15 +17,13 @@ outcomes. Nothing is remembered over a change of leaders: the next one looks its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.retention.floors import RetentionParts
+from raftstore.engine.retention.looks import Looks
 from raftstore.policy.levels import TRIM_LEVEL
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.trimming import (
@@ -37,8 +35,6 @@ from raftstore.protocol.trimming import (
 from raftstore.state_machines.trimmed_outcomes import has_outcomes, old_outcomes
 from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq
 
-CHANNELS_PER_LOOK: Final = 512
-"""Channels that one look goes through."""
 RECORDS_PER_LOOK: Final = 2
 """TRIM_OUTCOMES records that one look makes: each reads up to some MiB of outcomes."""
 ASKS_MAX: Final = 3
@@ -81,17 +77,17 @@ class OutcomeTrimmer:
         self._next_channel = 0
         self.trimmed_total = 0
         """Outcomes named by records that this node has written as a leader."""
-        self.deadlines: Deadlines[int] = Deadlines()
+        interval_ms, is_wanted = parts.settings.interval_ms, parts.settings.enabled
+        self._looks = Looks(parts.channels, interval_ms, is_wanted=is_wanted)
+        self.deadlines = self._looks.deadlines
 
     def start(self, now_ms: int) -> None:
         """Look from time to time, if logs are trimmed at all."""
-        if self._settings.enabled:
-            self.deadlines.push(0, now_ms + self._settings.interval_ms)
+        self._looks.start(now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Look for channels with outcomes that nobody can ask for."""
-        for _ in self.deadlines.due(now_ms):
-            self.deadlines.push(0, now_ms + self._settings.interval_ms)
+        while self._looks.is_due(now_ms):
             if self._parts.refusal_of(RecordKind.TRIM_OUTCOMES) is None:
                 self._look(now_ms)
 
@@ -113,17 +109,16 @@ class OutcomeTrimmer:
     # --- what is due ------------------------------------------------------------------------------
 
     def _look(self, now_ms: int) -> None:
-        runners = list(self._channels.values())
-        start = self._next_channel if self._next_channel < len(runners) else 0
+        start, runners = self._looks.channels(self._next_channel)
         made = 0
-        for number, runner in enumerate(islice(_from(runners, start), CHANNELS_PER_LOOK), 1):
+        for number, runner in enumerate(runners, 1):
             self._next_channel = start + number
             if self._may_trim(runner):
                 made += self._trim(runner, now_ms)
             if made >= RECORDS_PER_LOOK:
                 break
         if made or any(map(self._is_under_way, self._work.values())):
-            self.deadlines.push(0, now_ms + NEXT_MS)
+            self._looks.next_at(now_ms + NEXT_MS)
 
     def _is_under_way(self, work: _Work) -> bool:
         """Whether a record of the channel is not applied here yet."""
@@ -203,9 +198,3 @@ class OutcomeTrimmer:
             kind=RecordKind.TRIM_OUTCOMES,
             refusal=self._parts.refusal_of(RecordKind.TRIM_OUTCOMES),
         )
-
-
-def _from(runners: list[ChannelRunner], start: int) -> Iterator[ChannelRunner]:
-    """All of them once, beginning with one of them."""
-    yield from runners[start:]
-    yield from runners[:start]

@@ -16,17 +16,14 @@ Nothing here is remembered over a restart: what was not finished is begun again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from raftstore.config import MIB
 from raftstore.core.events import TrimTo
 from raftstore.core.folds import BaseMaker
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.retention.floors import (
     APPLIED,
     BASE_SIZE,
@@ -36,6 +33,7 @@ from raftstore.engine.retention.floors import (
     Floors,
     RetentionParts,
 )
+from raftstore.engine.retention.looks import CHANNELS_PER_LOOK, Looks
 from raftstore.ports.log import BASE_BYTES_MAX, Base
 from raftstore.ports.tables import Barrier
 from raftstore.types import ChannelId, Seq, TimestampMs
@@ -44,8 +42,6 @@ RECORDS_PER_TURN: Final = 128
 """Heads that one turn takes in: some 3 ms."""
 TURN_PAUSE_MS: Final = 5
 """Between two such turns."""
-CHANNELS_PER_LOOK: Final = 512
-"""Channels that one look goes through."""
 DROPPED_BYTES_MIN: Final = 1 * MIB
 FREED_BYTES_MIN: Final = 8 * MIB
 FREED_SHARE: Final = 2
@@ -103,17 +99,17 @@ class Trimmer:
         self.trims_total = 0
         self.trimmed_seqs_total = 0
         self.carried_total = 0
-        self.deadlines: Deadlines[int] = Deadlines()
+        interval_ms, is_wanted = parts.settings.interval_ms, parts.settings.enabled
+        self._looks = Looks(parts.channels, interval_ms, is_wanted=is_wanted)
+        self.deadlines = self._looks.deadlines
 
     def start(self, now_ms: int) -> None:
         """Look from time to time, if logs are trimmed at all."""
-        if self._settings.enabled:
-            self.deadlines.push(0, now_ms + self._settings.interval_ms)
+        self._looks.start(now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Go on with what is under way, or look for what is due."""
-        for _ in self.deadlines.due(now_ms):
-            self.deadlines.push(0, now_ms + self._settings.interval_ms)
+        while self._looks.is_due(now_ms):
             work = self._work
             if work is None and not self._floors.older():
                 self._move_floor()
@@ -148,12 +144,11 @@ class Trimmer:
 
     def _look(self, now_ms: int) -> None:
         """Begin with the first channel that is due, from where the last look ended."""
-        runners = list(self._channels.values())
-        start = self._next_channel if self._next_channel < len(runners) else 0
+        start, runners = self._looks.channels(self._next_channel)
         oldest = self._log.floor_max()
         goal = self._goal(oldest)
         self._next_channel = start + CHANNELS_PER_LOOK
-        for number, runner in enumerate(islice(_from(runners, start), CHANNELS_PER_LOOK), 1):
+        for number, runner in enumerate(runners, 1):
             if not self._may_trim(runner):
                 continue
             wanted, cutoff_ms = self._wanted(runner, oldest, goal)
@@ -163,7 +158,7 @@ class Trimmer:
             limit, held_by = self._floors.lowest(runner, wanted, now_ms)
             self._note(runner.channel, held_by)
             if limit > base.seq:
-                self._next_channel = (start + number) % len(runners)
+                self._next_channel = (start + number) % len(self._channels)
                 self._work = work = _Work(runner, base, limit, cutoff_ms)
                 known = self._barriers.get(runner.channel)
                 if known is not None and known.base_max >= limit:
@@ -247,7 +242,7 @@ class Trimmer:
             self._give_up(work)
             return
         work.maker = BaseMaker(work.before)
-        self.deadlines.push(0, now_ms)
+        self._looks.next_at(now_ms)
 
     def _take_in(self, work: _Work, maker: BaseMaker, now_ms: int) -> None:
         """Some more records; with the last of them the log is cut."""
@@ -262,7 +257,7 @@ class Trimmer:
                 is_done = True
                 break
             maker.add(record)
-        self.deadlines.push(0, now_ms + TURN_PAUSE_MS)
+        self._looks.next_at(now_ms + TURN_PAUSE_MS)
         if is_done:
             self._give_up(work)
             self._cut(work, maker.base(), now_ms)
@@ -348,9 +343,3 @@ class Trimmer:
         if is_all and self._claim(len(runner.core.base.folds)):
             log.rebase(runner.channel, runner.core.base)
             self.carried_total += 1
-
-
-def _from(runners: list[ChannelRunner], start: int) -> Iterator[ChannelRunner]:
-    """All of them once, beginning with one of them."""
-    yield from runners[start:]
-    yield from runners[:start]

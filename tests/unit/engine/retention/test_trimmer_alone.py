@@ -9,11 +9,8 @@ import pytest
 
 from raftstore.core.folds import advance
 from raftstore.engine.retention.floors import Floor
-from raftstore.engine.retention.trimmer import (
-    CHANNELS_PER_LOOK,
-    RECORDS_PER_TURN,
-    TURN_PAUSE_MS,
-)
+from raftstore.engine.retention.looks import CHANNELS_PER_LOOK
+from raftstore.engine.retention.trimmer import RECORDS_PER_TURN, TURN_PAUSE_MS
 from raftstore.policy.levels import SNAPSHOT_LEVEL
 from raftstore.ports.log import BASE_BYTES_MAX, EMPTY_BASE
 from raftstore.types import Seq, channel_id
