@@ -1,11 +1,11 @@
-"""A real node on a small disk: writes are refused before it is full, and go on by themselves."""
+"""Real nodes on small disks: writes are refused before these are full, and go on by themselves."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from raftstore.client.blocking.client import Client, Table
 from raftstore.errors import NoSpaceError
 from raftstore.local_cluster import LocalCluster
 from raftstore.types import Outcome
-from tests.cluster.watching import eventually
+from tests.cluster.watching import equal_replicas, eventually, leader_of
 
 pytestmark = [
     pytest.mark.cluster,
@@ -58,17 +58,23 @@ def node_with_a_log(disk: Path, **storage: str) -> Iterator[tuple[LocalCluster, 
         yield cluster, client, table
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+@contextmanager
+def small_disk(place: Path) -> Iterator[Path]:
     """A file system of 96 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
+    place.mkdir(parents=True)
     options = ["-t", "tmpfs", "-o", f"size={96 * MIB}", "tmpfs", str(place)]
     subprocess.run(["mount", *options], check=True)
     try:
         yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own."""
+    with small_disk(tmp_path / "disk") as place:
+        yield place
 
 
 def test_gap_13_node_refuses_writes_before_its_disk_is_full_and_recovers(disk: Path) -> None:
@@ -94,6 +100,46 @@ def test_gap_13_node_refuses_writes_before_its_disk_is_full_and_recovers(disk: P
         (disk / "other").unlink()
         table.put({"id": 3})
         assert sorted(row["id"] for row in table.scan()) == [1, 3]
+        assert troubled_disks(client.cluster_status().nodes) == []
+
+
+def test_gap_13_leader_refuses_what_followers_with_full_disks_would_not_store(
+    tmp_path: Path,
+) -> None:
+    """Two of three disks are so full that their nodes take no records: the third leads, names them
+    in what it refuses, and serves reads; writes go on, everywhere, once there is space."""
+    marks = {
+        "RAFTSTORE_STORAGE_MIN_FREE_BYTES": "32MiB",
+        "RAFTSTORE_STORAGE_FREE_CHECK_MS": "100ms",
+    }
+    environment = dict.fromkeys(("n2", "n3"), marks)
+    full = r"the disks of n2, n3 have no room for "
+    with ExitStack() as stack:
+        disks = [stack.enter_context(small_disk(tmp_path / name)) for name in ("n2", "n3")]
+        cluster = stack.enter_context(LocalCluster(directory=tmp_path, environment=environment))
+        client = stack.enter_context(cluster.connect(timeout=10.0))
+        client.create_table("t", key="id", partitions=2)
+        table = client.table("t")
+        for number in range(8):
+            table.put({"id": number})
+        for disk in disks:
+            fill(disk, but=4 * MIB)
+        eventually(
+            lambda: troubled_disks(client.cluster_status().nodes), lambda seen: len(seen) == 2
+        )
+        eventually(lambda: {leader_of(client, "t", number) for number in range(2)}, {"n1"}.__eq__)
+        for number in range(3):
+            with pytest.raises(NoSpaceError, match=full + "records") as refused:
+                table.put({"id": number, "text": "more"}, timeout=0.5)
+            assert refused.value.outcome is Outcome.NOT_APPLIED
+        with pytest.raises(NoSpaceError, match="the disks of n2, n3 have no room for"):
+            client.create_table("another", key="id", timeout=0.5)
+        assert table.get(3, level="linearizable") == {"id": 3}
+        for disk in disks:
+            (disk / "other").unlink()
+        for number in range(8):
+            table.put({"id": number, "text": "there is room again"})
+        assert equal_replicas(client, "t", ["n1", "n2", "n3"]) == 8
         assert troubled_disks(client.cluster_status().nodes) == []
 
 
