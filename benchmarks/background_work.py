@@ -16,7 +16,7 @@ import shutil
 import statistics
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -91,6 +91,7 @@ def _copied(part: int) -> dict[str, Any]:
 async def _copies(cluster: LocalCluster, tables: Path, part: int) -> dict[str, Any]:
     rows = COPY_ROWS // part
     calm, meanwhile = _Paced(), _Paced()
+    loops = {"without": _MainLoops(cluster), "meanwhile": _MainLoops(cluster)}
     copied_s = 0.0
     async with aio.connect(cluster.endpoints, timeout=60.0) as client:
         await client.create_table("points", key="id", partitions=PARTITIONS)
@@ -99,12 +100,13 @@ async def _copies(cluster: LocalCluster, tables: Path, part: int) -> dict[str, A
         for _ in range(1 if part > 1 else COPY_ROUNDS):
             await asyncio.sleep(SETTLE_S)
             async with calm.running(table, rows):
-                await asyncio.sleep(CALM_S / min(part, 5))
+                with loops["without"].watched():
+                    await asyncio.sleep(CALM_S / min(part, 5))
             cluster.kill(AWAY)
             await _fill(table, rows // 10, COPY_ROW_BYTES)
             shutil.rmtree(tables)
             async with meanwhile.running(table, rows):
-                began, ended = await _copying(cluster)
+                began, ended = await _copying(cluster, loops["meanwhile"])
             meanwhile.keep(began, ended)
             copied_s += ended - began
     rounds = 1 if part > 1 else COPY_ROUNDS
@@ -112,30 +114,73 @@ async def _copies(cluster: LocalCluster, tables: Path, part: int) -> dict[str, A
     return {
         "copied tables, MB": round(megabytes),
         "copied, MB/s": round(megabytes / copied_s, 1),
+        **{
+            f"main loops of the two others {when}: ran, waited for a processor, of the time": (
+                each.shares()
+            )
+            for when, each in loops.items()
+        },
         **_beside("tables copied", calm, meanwhile),
     }
 
 
-async def _copying(cluster: LocalCluster) -> Span:
+async def _copying(cluster: LocalCluster, loops: _MainLoops) -> Span:
     """Start the node without tables; when its first copy began, and when its last one ended."""
-    began, deadline = 0.0, time.monotonic() + PATIENCE_S
     started, finished = _copies_logged(cluster)
     cluster.start(AWAY)
-    while True:
-        await asyncio.sleep(LOOK_S)
-        now_started, now_finished = await asyncio.to_thread(_copies_logged, cluster)
-        now = time.perf_counter()
-        if not began and now_started > started:
-            began = now
-        if now_finished >= finished + PARTITIONS:
-            return began, now
+    began = await _once(lambda: _copies_logged(cluster)[0] > started)
+    with loops.watched():
+        ended = await _once(lambda: _copies_logged(cluster)[1] >= finished + PARTITIONS)
+    return began, ended
+
+
+async def _once(is_so: Callable[[], bool]) -> float:
+    """When it is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not await asyncio.to_thread(is_so):
         assert time.monotonic() < deadline, f"{AWAY} did not get its tables"
+        await asyncio.sleep(LOOK_S)
+    return time.perf_counter()
 
 
 def _copies_logged(cluster: LocalCluster) -> tuple[int, int]:
     """How many copies the node's log says began, and how many ended."""
     log = cluster.log_file(AWAY).read_text(encoding="utf-8", errors="replace")
     return log.count("replica_snapshot_started"), log.count("replica_snapshot_finished")
+
+
+class _MainLoops:
+    """How long the main loops of the nodes that stay ran, and waited for a processor."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._ran_s = self._waited_s = self._watched_s = 0.0
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Count what happens meanwhile."""
+        ran_s, waited_s = self._now()
+        began = time.perf_counter()
+        yield
+        self._watched_s += time.perf_counter() - began
+        ran_after_s, waited_after_s = self._now()
+        self._ran_s += ran_after_s - ran_s
+        self._waited_s += waited_after_s - waited_s
+
+    def _now(self) -> tuple[float, float]:
+        ran_ns = waited_ns = 0
+        for name in NAMES:
+            if name != AWAY:
+                pid = self._cluster.pid(name)
+                text = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text()
+                ran, waited, _ = map(int, text.split())
+                ran_ns, waited_ns = ran_ns + ran, waited_ns + waited
+        return ran_ns / 1e9, waited_ns / 1e9
+
+    def shares(self) -> tuple[float, float]:
+        """Of the time, on average over the nodes."""
+        all_s = self._watched_s * (len(NAMES) - 1)
+        return round(self._ran_s / all_s, 3), round(self._waited_s / all_s, 3)
 
 
 # --- tables that are merged -----------------------------------------------------------------------

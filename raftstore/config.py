@@ -491,7 +491,7 @@ class ExpirySettings:
     tick_ms: int = 100
     """Pause between two records by which rows of a channel expire: an idle channel's rows are gone
     so much later than their expiry, at the most and apart from the clocks. Behind one that names as
-    many rows as it may it is shorter, three times what that record took."""
+    many rows as it may it is shorter, and a channel waits no longer than this for its turn."""
     clock_ahead_ms: int = 1_000
     """A leader expires nothing that a quorum's clocks, as heartbeats report them, are not due to
     expire for longer than this: a single clock that is ahead has no row expire early."""
@@ -500,9 +500,10 @@ class ExpirySettings:
     takes the main loop 1 us a row, and the apply thread 6 us, in one go: so long a read may wait
     while many rows expire at once."""
     late_ms_max: int = 5_000
-    """Rows that have been due for this long are removed without a pause between two records, so
-    that a table that takes rows faster does not grow for ever. Until then the pauses let requests
-    have their turn, and rows that are due are hidden meanwhile. 0: never a pause."""
+    """Where many rows are due, a node has one record with keys_max rows under way, and pauses three
+    times as long as it took, so that requests have their turn; what is due is hidden meanwhile. Rows
+    that have been due for this long do not wait, so that a table that takes rows faster does not
+    grow for ever. 0: none ever waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,22 +162,28 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
         "A full record that expires rows is followed by a whole pause, however many rows are due.",
         Edit(
             "Expirer._note",
-            "self._pause_ms(led, now_ms) if is_next else self._settings.tick_ms",
-            "self._settings.tick_ms",
+            "now_ms if is_next else now_ms + self._settings.tick_ms",
+            "now_ms + self._settings.tick_ms",
         ),
         directed(EXPIRER + "full_record_is_followed_by_the_next_one_at_once[False-rows]"),
     ),
     mutation(
         "S10-expiry-no-turns",
         "Records that expire rows follow one another, whoever waits.",
-        Edit("Expirer._pause_ms", "led.late_ms >= self._settings.late_ms_max", "True"),
+        Edit("Expirer._ended", "PAUSE_TIMES * took_ms", "0"),
         directed(EXPIRER + "between_full_records_requests_have_their_turn"),
     ),
     mutation(
         "S10-expiry-never-catches-up",
         "Pauses between records that expire rows stay, however late they are.",
-        Edit("Expirer._pause_ms", "led.late_ms >= self._settings.late_ms_max", "False"),
+        Edit("Expirer._waits", "due.late_ms < self._settings.late_ms_max", "True"),
         directed(EXPIRER + "rows_that_have_been_due_for_long_go_without_pauses"),
+    ),
+    mutation(
+        "S10-expiry-waits-for-others",
+        "The rows of a channel expire when all that is due before them in others is gone.",
+        Edit("Expirer._waits", "now_ms >= until_ms", "False"),
+        directed(EXPIRER + "no_channel_waits_for_its_turn_longer_than_a_tick"),
     ),
     mutation(
         "S10-expiry-follower",

@@ -15,7 +15,7 @@ from raftstore.protocol.lifetimes import EXPIRE_BYTES_MAX, decode_expire
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.state_machines.expiry import expiry_key
 from raftstore.types import ChannelConfig, Guid, NodeId, RecordKind, Role, Seq, Term
-from tests.storage_helpers import CHANNEL
+from tests.storage_helpers import CHANNEL, OTHER
 
 ME, F1, F2 = NodeId("n1@00"), NodeId("n2@00"), NodeId("n3@00")
 WALL = 1_700_000_000_000
@@ -28,6 +28,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.index: dict[bytes, bytes] = {}
+        self.others: set[bytes] = set()
+        """Keys of the index of another channel, led here, too, once ``lead_another`` was called."""
         self.clocks: dict[NodeId, int | None] = {ME: 0, F1: 0, F2: 0}
         self.proposed: list[tuple[int, list[bytes], Any, Any]] = []
         self.now_ms = 0
@@ -39,6 +41,7 @@ class Bench:
             elector=SimpleNamespace(role=Role.LEADER),
             config=lambda: ChannelConfig(((ME, F1, F2),)),
         )
+        self.channels = {CHANNEL: self.runner}
         host: Any = SimpleNamespace(
             channel_time=lambda channel: self.time_ms,
             applied_seq=lambda channel: self.applied,
@@ -49,17 +52,24 @@ class Bench:
         clock: Any = SimpleNamespace(wall_ms=lambda: self._wall_ms(ME))
         parts: Any = SimpleNamespace(
             me=ME, tables=host, watch=host, clock=clock, proposals=host,
-            refusal_of=lambda kind: self.refusal, channels={CHANNEL: self.runner},
+            refusal_of=lambda kind: self.refusal, channels=self.channels,
         )  # fmt: skip
         self.expirer = Expirer(parts, ExpirySettings(TICK_MS, AHEAD_MS, KEYS_MAX, LATE_MS))
         self.expirer.leader_changed(self.runner, (Term(1), Role.FOLLOWER, None), 0)
+
+    def lead_another(self, rows: int) -> None:
+        """A second channel with rows that are over after 10 ms."""
+        self.others = {expiry_key(WALL + 10, b"o%04d" % number) for number in range(rows)}
+        runner = self.channels[OTHER] = SimpleNamespace(**vars(self.runner) | {"channel": OTHER})
+        self.expirer.leader_changed(runner, (Term(1), Role.FOLLOWER, None), self.now_ms)
 
     def _wall_ms(self, node: NodeId) -> int:
         offset_ms = self.clocks[node]
         return 0 if offset_ms is None else WALL + self.now_ms + offset_ms
 
     def _scan(self, channel: Any, start: bytes, stop: bytes, limit: int) -> list[Any]:
-        pairs = sorted(self.index.items())
+        index = self.index if channel == CHANNEL else dict.fromkeys(self.others, b"")
+        pairs = sorted(index.items())
         return [pair for pair in pairs if start <= pair[0] < stop][:limit]
 
     def _propose(self, runner: Any, payload: bytes, done: Any, now_ms: int, **more: Any) -> None:
@@ -124,7 +134,7 @@ def test_one_record_is_under_way_at_a_time_until_it_is_applied() -> None:
     bench.committed(11, removed=False)
     assert bench.run_to(6_000) == []
     bench.committed(11)
-    assert bench.run_to(6_000 + TICK_MS) == [(6_000 + TICK_MS, [b"00005"])]
+    assert bench.run_to(6_000 + TICK_MS) == [(6_000, [b"00005"])]  # at once: it is not full
 
 
 @pytest.mark.parametrize("size", [5, EXPIRE_BYTES_MAX // 3], ids=["rows", "bytes"])
@@ -170,6 +180,56 @@ def test_between_full_records_requests_have_their_turn() -> None:
         [(_, keys)] = bench.run_to(bench.now_ms + 1)
         assert len(keys) == KEYS_MAX
     assert PAUSE_TIMES == 3
+
+
+def test_full_records_of_all_channels_take_turns() -> None:
+    """One at a time of all that a node leads; the others are next, in their order."""
+    bench = Bench()
+    for number in range(3 * KEYS_MAX):
+        bench.row(b"%05d" % number, 10)
+    bench.lead_another(2 * KEYS_MAX)
+    first = bench.run_to(TICK_MS)
+    assert [keys[0] for _, keys in first] == [b"00000"]
+    take(bench, 11, 7)
+    assert bench.run_to(bench.now_ms + PAUSE_TIMES * 7 - 1) == []
+    [(_, keys)] = bench.run_to(bench.now_ms + 1)
+    assert (len(keys), keys[0]) == (KEYS_MAX, b"o0000")
+
+
+def test_no_channel_waits_for_its_turn_longer_than_a_tick() -> None:
+    """Its record moves its time, which hides all that is due: that of another channel may have no
+    quorum."""
+    bench = Bench()
+    for number in range(3 * KEYS_MAX):
+        bench.row(b"%05d" % number, 10)
+    bench.lead_another(2 * KEYS_MAX)
+    assert len(bench.run_to(TICK_MS)) == 1
+    assert bench.run_to(2 * TICK_MS - 1) == []
+    [(_, keys)] = bench.run_to(2 * TICK_MS)
+    assert keys[0] == b"o0000"
+
+
+def test_few_rows_wait_for_nobody() -> None:
+    """What is due in an idle channel is gone at once, however much expires beside it."""
+    bench = Bench()
+    for number in range(3 * KEYS_MAX):
+        bench.row(b"%05d" % number, 10)
+    bench.lead_another(KEYS_MAX - 1)
+    assert [len(keys) for _, keys in bench.run_to(TICK_MS)] == [KEYS_MAX, KEYS_MAX - 1]
+
+
+def test_channel_that_is_led_no_more_keeps_no_turn() -> None:
+    """Neither the one whose full record is under way, nor one that waits."""
+    bench = Bench()
+    for number in range(3 * KEYS_MAX):
+        bench.row(b"%05d" % number, 10)
+    bench.lead_another(2 * KEYS_MAX)
+    assert len(bench.run_to(TICK_MS)) == 1
+    bench.expirer.channel_closed(bench.runner)
+    bench.expirer.channel_closed(bench.channels[OTHER])
+    bench.expirer.leader_changed(bench.channels[OTHER], (Term(1), Role.FOLLOWER, None), TICK_MS)
+    assert [keys[0] for _, keys in bench.run_to(2 * TICK_MS)] == [b"o0000"]
+    assert (bench.expirer._waiting, bench.expirer._full) == ({}, bench.expirer._led[OTHER])
 
 
 def test_rows_that_have_been_due_for_long_go_without_pauses() -> None:
