@@ -501,9 +501,9 @@ class ExpirySettings:
     while many rows expire at once."""
     late_ms_max: int = 5_000
     """Where many rows are due, a node has one record with keys_max rows under way, and pauses three
-    times as long as it took, so that requests have their turn; what is due is hidden meanwhile. Rows
-    that have been due for this long do not wait, so that a table that takes rows faster does not
-    grow for ever. 0: none ever waits."""
+    times as long as it took, so that requests have their turn; what is due is hidden meanwhile.
+    Rows that have been due for this long do not wait, so that a table that takes rows faster does
+    not grow for ever. 0: none ever waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ from raftstore.protocol.replica_snapshots import (
 from raftstore.protocol.replication import CannotComplete
 from raftstore.types import ChannelId, History, NodeId, Role, Seq, node_name
 
-VERIFY_BYTES: Final = 1024 * 1024
-"""Bytes read back in one step; between two the thread does other steps."""
+VERIFY_BYTES: Final = 256 * 1024
+"""Bytes read back in one step: a ms or two. Between two the thread does other steps, or rests."""
 
 
 class SnapshotReceiver:
