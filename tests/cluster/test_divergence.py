@@ -36,7 +36,7 @@ def reported_by(client: Client, node: str) -> dict[str, dict[str, Any]]:
 
 
 def test_changed_log_and_damaged_table_heal_by_themselves(tmp_path: Path) -> None:
-    """The log's checksums, digests and chain are right: only the hash of its history is another."""
+    """N5: its checksums, digests and chain are right; only the hash of its history is another."""
     often = {"n3": {"RAFTSTORE_SCRUB_INTERVAL_MS": f"{INTERVAL_MS}ms"}}
     with (
         LocalCluster(nodes=3, directory=tmp_path, environment=often) as cluster,

@@ -150,14 +150,6 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
     )
 )
 
-NOT_YET: tuple[tuple[str, str, str], ...] = (
-    ("S6.4", "a snapshot replaces acknowledged records before it is complete", "snapshots"),
-    ("S6.5", "the log is compacted above its snapshot", "snapshots"),
-    ("S6.6", "a request below the leader's first seq is answered with a gap", "snapshots"),
-    ("S0.1", "a node whose store was replaced votes under its old id", "membership"),
-)
-"""(rule, what would be broken, the feature it needs): added together with that feature."""
-
 
 def mutation_named(name: str) -> Mutation:
     """Return the mutation; UnknownMutationError names those that are called alike."""

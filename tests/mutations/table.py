@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.mutations.catalogue import NOT_YET
 from tests.mutations.drawn import Catch, Key, median_seeds
 from tests.mutations.guard import Directed, Guard
 from tests.mutations.mutation import Mutation
@@ -21,7 +20,7 @@ class TableError(Exception):
 
 
 def as_markdown(mutations: Sequence[Mutation], catches: Mapping[Key, Catch]) -> str:
-    """A sentence with the sums, the table, what runs from seeds do not see, and what must wait."""
+    """A sentence with the sums, the table, and what runs from seeds do not see."""
     drawn = [(m.name, guard.label) for m in mutations for guard in m.drawn]
     caught = [catches[key] for key in drawn if key in catches]
     directed = sum(bool(mutation.tests) for mutation in mutations)
@@ -42,8 +41,6 @@ def as_markdown(mutations: Sequence[Mutation], catches: Mapping[Key, Catch]) -> 
         for guard in mutation.guards:
             if isinstance(guard, Directed) and guard.why:
                 lines.append(f"* {mutation.name}: {guard.why}.")
-    lines += ["", "To be added together with the feature that they need:", ""]
-    lines += [f"* {rule}, with {feature}: {text}." for rule, text, feature in NOT_YET]
     return "\n".join(lines)
 
 

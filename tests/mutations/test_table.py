@@ -10,7 +10,6 @@ import pytest
 
 from tests.mutations.catalogue import (
     MUTATIONS,
-    NOT_YET,
     UnknownMutationError,
     chosen,
     mutation_named,
@@ -99,11 +98,6 @@ def test_record_names_what_there_is_today() -> None:
     """Each guard that is drawn from seeds has its recorded catch, and nothing else has one."""
     drawn = [(m.name, guard.label) for m in MUTATIONS for guard in m.drawn]
     assert sorted(load_record()) == sorted(drawn)
-
-
-def test_what_waits_for_a_feature_names_it() -> None:
-    """Nothing is left out in silence."""
-    assert {feature for _, _, feature in NOT_YET} == {"snapshots", "membership"}
 
 
 def test_mutations_are_chosen_by_rule_and_by_name() -> None:
