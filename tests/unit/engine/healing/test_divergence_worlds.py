@@ -1,4 +1,4 @@
-"""A replica with another history than the others: found, judged by the quorum, and healed (S13, N5)."""
+"""A replica with another history than the others: found, judged by the quorum, healed (S13, N5)."""
 
 from __future__ import annotations
 
