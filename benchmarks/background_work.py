@@ -64,6 +64,7 @@ TRIMMED: Final = {
 """A node without tables then gets them from another one, not from a log."""
 PASSES: Final = {"RAFTSTORE_SCRUB_INTERVAL_MS": "100ms"}
 """One after the other, so that reading goes on all the time."""
+RESTS: Final = "raftstore_copy_rests_seconds_total"
 SCRUBBED: Final = "raftstore_scrub_bytes_total"
 Call = Callable[[int], Awaitable[object]]
 Span = tuple[float, float]
@@ -83,7 +84,7 @@ def _copied(part: int) -> dict[str, Any]:
     environment = dict.fromkeys(NAMES, TRIMMED)
     with (
         TemporaryDirectory(prefix="raftstore-background-") as directory,
-        LocalCluster(directory=directory, environment=environment) as cluster,
+        LocalCluster(directory=directory, environment=environment, http=True) as cluster,
     ):
         return run_client(_copies(cluster, Path(directory) / AWAY / "tables", part))
 
@@ -114,6 +115,7 @@ async def _copies(cluster: LocalCluster, tables: Path, part: int) -> dict[str, A
     return {
         "copied tables, MB": round(megabytes),
         "copied, MB/s": round(megabytes / copied_s, 1),
+        "rests of copies, s of all nodes": _metric(cluster, RESTS),
         **{
             f"main loops of the two others {when}: ran, waited for a processor, of the time": (
                 each.shares()

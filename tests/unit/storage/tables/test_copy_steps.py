@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
+
+import pytest
 
 from raftstore.errors import StorageError
 from raftstore.ports.tables import ReadDone
 from raftstore.storage.giving_way import LATE_S
 from raftstore.storage.tables.copy_steps import CopySteps
+from raftstore.storage.tables.leveldb_tables import LevelDbTables
+from tests.storage_helpers import SMALL, STORE_UUID
 
 
 class Bench:
@@ -53,6 +58,34 @@ def test_thread_of_copies_rests_before_its_next_step_while_the_main_loop_is_late
     assert bench.taken == [1, 2]
     bench.steps.close()
     assert bench.failures == []
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_tables_give_way_as_their_settings_and_their_clock_say(tmp_path: Path, times: int) -> None:
+    """A store of a node: what its main loop takes in late has its copies rest."""
+    now_s = [0.0]
+    posted: SimpleQueue[Callable[[], object]] = SimpleQueue()
+    settings = replace(SMALL, rest_times_max=times)
+    LevelDbTables.create(tmp_path, STORE_UUID, settings)
+    tables = LevelDbTables.open(tmp_path, STORE_UUID, settings)
+    tables.start(
+        post=posted.put,
+        on_applied=lambda *_: None,
+        on_failed=lambda error: None,
+        on_read=lambda done: done(0),
+        clock_s=lambda: now_s[0],
+    )
+
+    def step() -> ReadDone:
+        now_s[0] += 0.001
+        return lambda _now_ms: None
+
+    tables.start_copy_step(step)
+    late = posted.get(timeout=20)
+    now_s[0] += 100 * LATE_S
+    late()
+    assert tables._copy_steps.giving_way.rest_s() == pytest.approx(0.001 * times)
+    tables.close()
 
 
 def test_rest_ends_when_the_node_stops() -> None:
