@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
@@ -38,6 +38,28 @@ class ResumePoint(NamedTuple):
     """Over all of them, as ``CopyDigest`` takes it."""
 
 
+class _Joined(NamedTuple):
+    """Some pairs as they are hashed, with their sizes in front of them."""
+
+    content: bytes
+    pairs: int
+    bytes: int
+    """Of keys and values."""
+
+
+def _joined(pairs: Iterable[Pair]) -> Iterator[_Joined]:
+    pack, parts, size, count = _SIZES.pack, list[bytes](), 0, 0
+    for key, value in pairs:
+        parts += (pack(len(key), len(value)), key, value)
+        count += 1
+        size += len(key) + len(value)
+        if size >= _JOINED_BYTES:
+            yield _Joined(b"".join(parts), count, size)
+            parts.clear()
+            size = count = 0
+    yield _Joined(b"".join(parts), count, size)
+
+
 class CopyDigest:
     """Digest over all that a table consists of: rows, states, and its applied position.
 
@@ -52,18 +74,21 @@ class CopyDigest:
 
     def add(self, pairs: Iterable[Pair]) -> None:
         """Take in what comes next in key order."""
-        pack, parts, held = _SIZES.pack, list[bytes](), 0
-        for key, value in pairs:
-            parts += (pack(len(key), len(value)), key, value)
-            self.pairs += 1
-            held += len(key) + len(value)
-            if held >= _JOINED_BYTES:
-                self._hash.update(b"".join(parts))
-                self.bytes += held
-                parts.clear()
-                held = 0
-        self._hash.update(b"".join(parts))
-        self.bytes += held
+        for joined in _joined(pairs):
+            self._take(joined)
+
+    def add_page(self, pairs: Iterable[Pair]) -> bytes:
+        """The same, for what is a page; return the digest of the page alone."""
+        page = CopyDigest()
+        for joined in _joined(pairs):
+            self._take(joined)
+            page._take(joined)
+        return page.digest()
+
+    def _take(self, joined: _Joined) -> None:
+        self._hash.update(joined.content)
+        self.pairs += joined.pairs
+        self.bytes += joined.bytes
 
     def digest(self) -> bytes:
         """Return DIGEST_BYTES bytes."""

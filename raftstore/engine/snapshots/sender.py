@@ -360,8 +360,10 @@ class SnapshotSender:
                     [pair for pair in page.pairs if pair[0] == POSITION_KEY], more=False
                 )
             if is_first:
-                session.digest.add(page.pairs)
-            return partial(self._read_done, session, number, page, digest_of_pairs(page.pairs))
+                digest = session.digest.add_page(page.pairs)
+            else:
+                digest = digest_of_pairs(page.pairs)
+            return partial(self._read_done, session, number, page, digest)
 
         self._tables.start_copy_step(read)
 

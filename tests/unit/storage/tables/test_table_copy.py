@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import plyvel
 import pytest
 
 from raftstore.errors import CorruptRecordError, PersistError
-from raftstore.ports.table_copy import CopyDigest, Pair
+from raftstore.ports.table_copy import CopyDigest, Pair, digest_of_pairs
 from raftstore.storage.tables import table_copy as module
 from raftstore.storage.tables.generations import (
     BEGUN_NAME,
@@ -82,6 +84,24 @@ def copy_pairs(copy: LevelDbCopy, bytes_max: int) -> int:
     found = other.found()[1]
     other.source = None
     return found
+
+
+@pytest.mark.parametrize("size", [0, 10, 5_000, 70_000])
+@pytest.mark.parametrize("page_pairs", [1, 7, 40])
+def test_digest_is_the_same_in_whatever_pages_pairs_come(size: int, page_pairs: int) -> None:
+    """Other versions take it pair by pair, and receivers in other pages than senders."""
+    pairs = [(b"key %d" % number, bytes([number]) * (size + number)) for number in range(40)]
+    known = blake2b(digest_size=16)
+    for key, value in pairs:
+        known.update(struct.pack(">II", len(key), len(value)) + key + value)
+    digest, again = CopyDigest(), CopyDigest()
+    for first in range(0, len(pairs), page_pairs):
+        page = pairs[first : first + page_pairs]
+        digest.add(page)
+        assert again.add_page(page) == digest_of_pairs(page)
+    sizes = sum(len(key) + len(value) for key, value in pairs)
+    for each in (digest, again):
+        assert (each.digest(), each.pairs, each.bytes) == (known.digest(), len(pairs), sizes)
 
 
 def test_nothing_is_found_before_it_was_read_back(copy: LevelDbCopy) -> None:
