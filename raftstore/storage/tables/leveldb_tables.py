@@ -177,12 +177,12 @@ class LevelDbTables:
         """Stop the threads after the work at hand and close the databases; they are not synced."""
         with self._removing_lock:
             self._is_closing.set()
+        self._copy_steps.close()
         self._applier.stop()
         if self._making is not None:
             self._making.shutdown(cancel_futures=True)
         if self._hashing is not None:
             self._hashing.stop()
-        self._copy_steps.close()
         self._snapshots.close()
         self._barriers.close()
         self._merges.close()
