@@ -139,7 +139,7 @@ async def _copying(cluster: LocalCluster, loops: _MainLoops) -> Span:
 
 
 async def _once(is_so: Callable[[], bool]) -> float:
-    """When it is so."""
+    """The moment from which it is so."""
     deadline = time.monotonic() + PATIENCE_S
     while not await asyncio.to_thread(is_so):
         assert time.monotonic() < deadline, f"{AWAY} did not get its tables"
@@ -182,7 +182,7 @@ class _MainLoops:
         return ran_ns / 1e9, waited_ns / 1e9
 
     def shares(self) -> tuple[float, float]:
-        """Of the time, on average over the nodes."""
+        """Shares of the time, on average over the nodes."""
         all_s = self._watched_s * (len(NAMES) - 1)
         return round(self._ran_s / all_s, 3), round(self._waited_s / all_s, 3)
 

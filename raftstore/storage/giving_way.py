@@ -1,4 +1,4 @@
-"""How long a thread of background work rests between two steps, so that requests are not slowed.
+"""Rests of a thread of background work between two steps, so that requests are not slowed.
 
 A step (a chunk of a copied table, some of what is read to find damage) takes the processor, the
 interpreter's lock and the disk that requests need, too. Whether they miss them, the main loop says:

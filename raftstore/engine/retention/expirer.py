@@ -59,7 +59,7 @@ class _Led:
 
 
 class _Due(NamedTuple):
-    """What one record would say."""
+    """The content of one record."""
 
     time_ms: int
     keys: list[bytes]

@@ -169,7 +169,7 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "S10-expiry-no-turns",
-        "Records that expire rows follow one another, whoever waits.",
+        "Records that expire rows follow one another, and requests wait.",
         Edit("Expirer._ended", "PAUSE_TIMES * took_ms", "0"),
         directed(EXPIRER + "between_full_records_requests_have_their_turn"),
     ),

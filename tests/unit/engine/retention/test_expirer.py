@@ -210,7 +210,7 @@ def test_no_channel_waits_for_its_turn_longer_than_a_tick() -> None:
 
 
 def test_few_rows_wait_for_nobody() -> None:
-    """What is due in an idle channel is gone at once, however much expires beside it."""
+    """Rows of an idle channel are gone at once, however much expires beside it."""
     bench = Bench()
     for number in range(3 * KEYS_MAX):
         bench.row(b"%05d" % number, 10)

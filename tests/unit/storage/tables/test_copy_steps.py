@@ -47,7 +47,7 @@ class Bench:
 
 
 def test_thread_of_copies_rests_before_its_next_step_while_the_main_loop_is_late() -> None:
-    """What a step brought waits for the main loop, and so does every request."""
+    """The result of a step waits for the main loop then, and so does every request."""
     bench = Bench()
     bench.start(1, 0.0002)
     bench.take_in(10 * LATE_S)
