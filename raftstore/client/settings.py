@@ -54,8 +54,10 @@ class ClientSettings:
     """A write without answer is sent again with its guid (after the nodes' quorum timeout)."""
     hedge_ms: int = 50
     """A read at a replica that has said nothing for this long is also sent to the next one."""
+    refresh_first_ms: int = 5
     refresh_min_ms: int = 25
-    """Between two rounds of asking for leaders, however many calls want to know."""
+    """Between two rounds of asking for leaders, however many calls want to know: doubled from the
+    first of them, for a planned change of leader takes some 15 ms, up to the second."""
     refresh_interval_ms: int = 5_000
     """Background refresh of the catalog."""
     channel_bytes_max: int = 8 * MIB

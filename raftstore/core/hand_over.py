@@ -37,6 +37,8 @@ class HandOver:
         """When it is looked at again; None: none is under way."""
         self._ask_at_ms: int | None = None
         """When the candidates are asked again how far they have applied."""
+        self._were_asked: frozenset[NodeId] = frozenset()
+        """Candidates that were asked so since they have the whole log."""
         self._is_closed = False
         """Writes are refused because of it."""
         self._needs_applied = True
@@ -168,7 +170,7 @@ class HandOver:
             # S9: stop accepting first, or the target never gets equal under load.
             self._close()
             self.deadline_ms = state.now_ms + state.settings.hand_over_timeout_ms
-            self._ask_at_ms = None
+            self._forget_asked()
         for node in self._candidates if self._is_closed else ():
             progress = self._progress.get(node)
             # S9: the target's durable match equals our end, so nothing can be lost on the way.
@@ -197,22 +199,34 @@ class HandOver:
         acknowledges: have them say how far they are, again and again for what gets lost."""
         state = self._state
         if self._is_asked or not self._needs_applied:
-            self._ask_at_ms = None
+            self._forget_asked()
             return
-        if self._ask_at_ms is not None and state.now_ms < self._ask_at_ms:
+        equal = frozenset(filter(self._is_equal, self._candidates))
+        # Who gets equal after the last question is asked at once: writes wait for the answer.
+        is_answered_for = equal <= self._were_asked
+        if self._ask_at_ms is not None and state.now_ms < self._ask_at_ms and is_answered_for:
             return
         if self._is_closed and state.commit_seq < state.last_seq:
-            self._ask_at_ms = None  # nobody can have applied it; the commit leads here again
+            self._forget_asked()  # nobody can have applied it; the commit leads here again
             return
         self._ask_at_ms = state.now_ms + state.settings.commit_notice_interval_ms
+        self._were_asked = equal
         for node in self._candidates:
-            progress = self._progress.get(node)
-            if progress is None:
+            if node not in self._progress:
                 continue
             self._probe(node)
-            if self._is_closed and progress.match_seq == state.last_seq:
+            if node in equal:
                 ask = AskApplied(channel=state.channel, term=state.term, seq=state.last_seq)
                 state.send_if_known(node, ask)
+
+    def _is_equal(self, node: NodeId) -> bool:
+        """Whether writes wait already, and the replica durably holds everything."""
+        progress = self._progress.get(node)
+        is_held = progress is not None and progress.match_seq == self._state.last_seq
+        return self._is_closed and is_held
+
+    def _forget_asked(self) -> None:
+        self._ask_at_ms, self._were_asked = None, frozenset()
 
     def on_timer(self) -> None:
         """S9: on timeout accept writes again, or ask the next one if this node stops."""
@@ -268,7 +282,7 @@ class HandOver:
         )
         self.deadline_ms = self._state.now_ms + self._state.settings.hand_over_timeout_ms
         self._is_asked = False
-        self._ask_at_ms = None
+        self._forget_asked()
         self.advance()
 
     def _close(self) -> None:
@@ -287,5 +301,6 @@ class HandOver:
             self.due_ms = min(self.due_ms, self._ask_at_ms)
 
     def _end(self) -> None:
-        self.deadline_ms = self._ask_at_ms = self.due_ms = None
+        self.deadline_ms = self.due_ms = None
+        self._forget_asked()
         self._steps_down = ""

@@ -35,6 +35,8 @@ NAMES_SHOWN_MAX: Final = 20
 """Of the tables that an error lists."""
 _ROUND_MS = 500
 """A round of questions that nobody answers is given up after this, and the next may begin."""
+_CALM_MS: Final = 250
+"""After so long without a round the next ones follow each other quickly again."""
 CATALOG_AGE_MS_MAX: Final = 2_000
 """A node that lately received something from the leader of the catalog is believed that a table
 does not exist."""
@@ -72,6 +74,7 @@ class Discovery:
         self._now_ms = now_ms
         self._round: asyncio.Task[None] | None = None
         self._next_round_ms = 0
+        self._pause_ms = settings.refresh_first_ms
         self._complete_ms: int | None = None
         """The last moment at which an answer of late is known to have been complete."""
         self._beat: asyncio.Task[None] | None = None
@@ -110,7 +113,10 @@ class Discovery:
         """Ask around, unless that was done a moment ago; the topology notifies its listeners."""
         if self._is_closed:
             return
-        if self._round is None and self._now_ms() >= self._next_round_ms:
+        now_ms = self._now_ms()
+        if self._round is None and now_ms >= self._next_round_ms:
+            if now_ms >= self._next_round_ms + _CALM_MS:
+                self._pause_ms = self._settings.refresh_first_ms
             self._round = asyncio.get_running_loop().create_task(
                 self._ask_around(), name="raftstore discovery round"
             )
@@ -250,7 +256,8 @@ class Discovery:
 
     def _on_round_done(self, task: asyncio.Task[None]) -> None:
         self._round = None
-        self._next_round_ms = self._now_ms() + self._settings.refresh_min_ms
+        pause_ms = min(self._pause_ms, self._settings.refresh_min_ms)
+        self._next_round_ms, self._pause_ms = self._now_ms() + pause_ms, 2 * pause_ms
         if not task.cancelled():
             task.result()
 

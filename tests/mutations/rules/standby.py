@@ -35,6 +35,12 @@ STANDBY_RULES: tuple[Mutation, ...] = (
         directed(HAND_OVER + "target_is_asked_again_for_what_it_has_applied"),
     ),
     mutation(
+        "S9-ask-at-once",
+        "A successor that gets the last record after its commit is asked a moment later.",
+        Edit("HandOver._ask_applied", "equal <= self._were_asked", "True"),
+        directed(HAND_OVER + "target_that_gets_equal_after_the_commit_is_asked_at_once"),
+    ),
+    mutation(
         "S9-ending-node",
         "A node that stops waits for the tables of others until it is killed.",
         Edit("HandOver.on_timer", "self._needs_applied = False", "pass"),

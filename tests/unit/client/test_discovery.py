@@ -10,7 +10,7 @@ import pytest
 
 from raftstore.client.cluster import discovery
 from raftstore.client.cluster.discovery import Discovery
-from raftstore.client.cluster.links import Links
+from raftstore.client.cluster.links import Links, NodeLink
 from raftstore.client.cluster.topology import Topology
 from raftstore.client.settings import ClientSettings
 from raftstore.errors import ConnectTimeoutError, UnavailableError
@@ -89,5 +89,36 @@ def test_closed_discovery_begins_no_round_that_nobody_would_await() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
         with pytest.raises(UnavailableError, match="the client was closed"):
             await asker.news(int(loop.time() * 1_000) + TIME_MS)
+
+    asyncio.run(run())
+
+
+def test_rounds_that_follow_each_other_pause_longer_up_to_a_bound() -> None:
+    """A planned change of leader is over in some 15 ms, and a long search asks no more often for
+    that; after a calm time the next search is quick again."""
+
+    class NoLinks:
+        @staticmethod
+        def queries() -> list[NodeLink]:
+            return []
+
+    async def run() -> None:
+        now_ms = 0
+        asker = Discovery(
+            ["127.0.0.1:1"],
+            Topology(),
+            cast(Links, NoLinks()),
+            settings=ClientSettings(refresh_first_ms=5, refresh_min_ms=25),
+            now_ms=lambda: now_ms,
+            on_answer=lambda _: None,
+        )
+        began: list[int] = []
+        for now_ms in [*range(1_000, 1_110), *range(1_400, 1_406)]:
+            asker.want_leaders()
+            if asker._round is not None:
+                began.append(now_ms)
+                await asyncio.wait({asker._round})
+        assert began == [1_000, 1_005, 1_015, 1_035, 1_060, 1_085, 1_400, 1_405]
+        await asker.close()
 
     asyncio.run(run())

@@ -204,6 +204,18 @@ def test_target_is_asked_again_for_what_it_has_applied() -> None:
     assert asked_to_apply(bench, bench.wait(100)) == []
 
 
+def test_target_that_gets_equal_after_the_commit_is_asked_at_once() -> None:
+    """FIP-20: writes wait, so not until the next repetition of the question; and once."""
+    bench = leading()
+    bench.publish(1)
+    bench.persist()
+    bench.do(HandOverRequested(N2, "drain"))
+    assert asked_to_apply(bench, acked(bench, N3)) == [], "n3 committed it, n2 may not have it yet"
+    assert asked_to_apply(bench, acked(bench, applied_seq=1)) == [(N2, Seq(2))]
+    assert asked_to_apply(bench, acked(bench, applied_seq=1)) == []
+    assert bench.of(TransferLeadership, acked(bench)) == [TransferLeadership(N2)]
+
+
 def test_nobody_is_asked_to_apply_what_is_not_committed() -> None:
     """S4.2: it cannot be applied; the commit itself leads to the question."""
     bench = leading()
