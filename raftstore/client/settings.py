@@ -58,6 +58,9 @@ class ClientSettings:
     refresh_min_ms: int = 25
     """Between two rounds of asking for leaders, however many calls want to know: doubled from the
     first of them, for a planned change of leader takes some 15 ms, up to the second."""
+    seek_ms: int = 50
+    """A call that waits for a leader says so again after this long; the search goes on until
+    then."""
     refresh_interval_ms: int = 5_000
     """Background refresh of the catalog."""
     channel_bytes_max: int = 8 * MIB

@@ -75,6 +75,8 @@ class Discovery:
         self._round: asyncio.Task[None] | None = None
         self._next_round_ms = 0
         self._pause_ms = settings.refresh_first_ms
+        self._wanted_ms = 0
+        self._next_round: asyncio.TimerHandle | None = None
         self._complete_ms: int | None = None
         """The last moment at which an answer of late is known to have been complete."""
         self._beat: asyncio.Task[None] | None = None
@@ -102,6 +104,7 @@ class Discovery:
     async def close(self) -> None:
         """Stop asking, for good: nobody would await a round that began later."""
         self._is_closed = True
+        self._cancel_next()
         tasks = [task for task in (self._beat, self._round) if task is not None]
         for task in tasks:
             task.cancel()
@@ -111,16 +114,25 @@ class Discovery:
 
     def want_leaders(self) -> None:
         """Ask around, unless that was done a moment ago; the topology notifies its listeners."""
-        if self._is_closed:
-            return
-        now_ms = self._now_ms()
-        if self._round is None and now_ms >= self._next_round_ms:
+        now_ms = self._wanted_ms = self._now_ms()
+        if now_ms >= self._next_round_ms:
             if now_ms >= self._next_round_ms + _CALM_MS:
                 self._pause_ms = self._settings.refresh_first_ms
-            self._round = asyncio.get_running_loop().create_task(
-                self._ask_around(), name="raftstore discovery round"
-            )
-            self._round.add_done_callback(self._on_round_done)
+            self._begin_round()
+
+    def _begin_round(self) -> None:
+        if self._is_closed or self._round is not None:
+            return
+        self._cancel_next()
+        self._round = asyncio.get_running_loop().create_task(
+            self._ask_around(), name="raftstore discovery round"
+        )
+        self._round.add_done_callback(self._on_round_done)
+
+    def _cancel_next(self) -> None:
+        if self._next_round is not None:
+            self._next_round.cancel()
+            self._next_round = None
 
     async def news(self, until_ms: int) -> None:
         """Ask around and return after the first answer, at the latest at ``until_ms``.
@@ -257,7 +269,13 @@ class Discovery:
     def _on_round_done(self, task: asyncio.Task[None]) -> None:
         self._round = None
         pause_ms = min(self._pause_ms, self._settings.refresh_min_ms)
-        self._next_round_ms, self._pause_ms = self._now_ms() + pause_ms, 2 * pause_ms
+        now_ms = self._now_ms()
+        self._next_round_ms, self._pause_ms = now_ms + pause_ms, 2 * pause_ms
+        # New writes wait for those under way, which ask seldom: the search goes on by itself.
+        was_wanted = now_ms <= self._wanted_ms + self._settings.seek_ms
+        if not self._is_closed and was_wanted and self._topology.lacks_leaders:
+            loop = asyncio.get_running_loop()
+            self._next_round = loop.call_later(pause_ms / 1000, self._begin_round)
         if not task.cancelled():
             task.result()
 

@@ -100,6 +100,11 @@ class Topology:
         """Return the newest leader known, None if there is none."""
         return self._leaders.get(channel)
 
+    @property
+    def lacks_leaders(self) -> bool:
+        """Whether a leader that denied leading has no successor that is known."""
+        return any(channel not in self._leaders for channel in self._refuted)
+
     def replicas_of(self, channel: ChannelId) -> tuple[NodeId, ...]:
         """Return the nodes that host the channel; () if it is not in the catalog."""
         return self._replicas.get(channel, ())

@@ -193,7 +193,7 @@ class Publisher:
                 grace_ms=settings.grace_ms,
                 suspect_ms=settings.suspect_ms,
                 resend_ms=settings.resend_ms,
-                seek_ms=2 * settings.refresh_min_ms,
+                seek_ms=settings.seek_ms,
             ),
             backoff=self._context.backoff(),
         )

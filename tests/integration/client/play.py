@@ -23,6 +23,7 @@ QUICK = ClientSettings(
     suspect_ms=30,
     resend_ms=200,
     refresh_min_ms=5,
+    seek_ms=10,
     hedge_ms=20,
 )
 PATIENT = replace(QUICK, suspect_ms=5_000, hedge_ms=5_000)

@@ -10,6 +10,7 @@ GATHERING = "tests/integration/client/test_gathering.py::test_"
 WRITES = "tests/integration/client/test_writes.py::test_"
 ROUTES = "tests/unit/client/test_route_book.py::test_"
 MANY_GETS = "tests/unit/engine/reads/test_many_gets.py::test_"
+DISCOVERY = "tests/unit/client/test_discovery.py::test_"
 READS = "tests/integration/client/test_reads.py::test_"
 OPTIONS = "tests/unit/client/test_reads.py::test_"
 MANY_READS = "tests/integration/client/test_reads_of_many.py::test_"
@@ -39,6 +40,12 @@ READING_RULES: tuple[Mutation, ...] = (
             "True",
         ),
         directed(READS + "table_is_found_although_the_node_asked_first_has_just_started"),
+    ),
+    mutation(
+        "S7.4-successor",
+        "A client whose writes wait for each other looks for a new leader when a timer says so.",
+        Edit("Discovery._on_round_done", "self._topology.lacks_leaders", "False"),
+        directed(DISCOVERY + "search_for_a_successor_goes_on_while_somebody_waits_for_it"),
     ),
     mutation(
         "S7.3-at-least",

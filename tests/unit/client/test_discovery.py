@@ -11,7 +11,7 @@ import pytest
 from raftstore.client.cluster import discovery
 from raftstore.client.cluster.discovery import Discovery
 from raftstore.client.cluster.links import Links, NodeLink
-from raftstore.client.cluster.topology import Topology
+from raftstore.client.cluster.topology import Leader, Topology
 from raftstore.client.settings import ClientSettings
 from raftstore.errors import ConnectTimeoutError, UnavailableError
 from raftstore.protocol.admin import ChannelInfo, ClusterInfo, ClusterInfoAnswer
@@ -93,25 +93,34 @@ def test_closed_discovery_begins_no_round_that_nobody_would_await() -> None:
     asyncio.run(run())
 
 
+class _NoLinks:
+    """Rounds that end at once: there is nobody to be asked."""
+
+    @staticmethod
+    def queries() -> list[NodeLink]:
+        return []
+
+
+def _asker(now_ms: Callable[[], int], topology: Topology | None = None) -> Discovery:
+    settings = ClientSettings(refresh_first_ms=5, refresh_min_ms=25, seek_ms=50)
+    links = cast(Links, _NoLinks())
+    return Discovery(
+        ["127.0.0.1:1"],
+        Topology() if topology is None else topology,
+        links,
+        settings=settings,
+        now_ms=now_ms,
+        on_answer=lambda _: None,
+    )
+
+
 def test_rounds_that_follow_each_other_pause_longer_up_to_a_bound() -> None:
     """A planned change of leader is over in some 15 ms, and a long search asks no more often for
     that; after a calm time the next search is quick again."""
 
-    class NoLinks:
-        @staticmethod
-        def queries() -> list[NodeLink]:
-            return []
-
     async def run() -> None:
         now_ms = 0
-        asker = Discovery(
-            ["127.0.0.1:1"],
-            Topology(),
-            cast(Links, NoLinks()),
-            settings=ClientSettings(refresh_first_ms=5, refresh_min_ms=25),
-            now_ms=lambda: now_ms,
-            on_answer=lambda _: None,
-        )
+        asker = _asker(lambda: now_ms)
         began: list[int] = []
         for now_ms in [*range(1_000, 1_110), *range(1_400, 1_406)]:
             asker.want_leaders()
@@ -119,6 +128,48 @@ def test_rounds_that_follow_each_other_pause_longer_up_to_a_bound() -> None:
                 began.append(now_ms)
                 await asyncio.wait({asker._round})
         assert began == [1_000, 1_005, 1_015, 1_035, 1_060, 1_085, 1_400, 1_405]
+        await asker.close()
+
+    asyncio.run(run())
+
+
+def test_search_for_a_successor_goes_on_while_somebody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A leader that denied leading is searched for without further calls, until they must have
+    asked again, or a successor is known."""
+
+    async def run() -> None:
+        now_ms, channel, old = 1_000, channel_id(b"c" * 16, 1), node_id("n1", b"n" * 16)
+        topology = Topology()
+        asker = _asker(lambda: now_ms, topology)
+        delays: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        def call_later(delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+            nonlocal now_ms
+            delays.append(delay)
+            now_ms += round(delay * 1_000)
+            return loop.call_at(loop.time(), callback)
+
+        monkeypatch.setattr(loop, "call_later", call_later)
+
+        async def search() -> list[float]:
+            delays.clear()
+            asker.want_leaders()
+            for _ in range(100):  # turns of the loop, of which a round takes a few
+                await asyncio.sleep(0)
+            assert asker._round is None
+            assert asker._next_round is None
+            return list(delays)
+
+        assert await search() == [], "nobody denied anything"
+        now_ms = 2_000
+        topology.refute(channel, Leader(old, Term(1)), now_ms)
+        assert await search() == [0.005, 0.01, 0.02, 0.025]
+        now_ms = 3_000
+        topology.hint(channel, Leader(old, Term(2)), now_ms)
+        assert await search() == []
         await asker.close()
 
     asyncio.run(run())
