@@ -72,6 +72,9 @@ def _refuse_skips(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 
+gc.disable()  # until the first test: what modules and tests are found as stays, every bit of it
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """No collection looks at what is there before the first test: it stays until the last one.
@@ -79,6 +82,7 @@ def pytest_runtestloop() -> None:
     That is a million objects, and tests that ask for a collection would pay for all of them.
     """
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

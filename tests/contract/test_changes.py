@@ -103,6 +103,7 @@ def test_each_kind_of_record_shows_what_it_really_changed(
     assert fold(pieces) == world.rows() == {}
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(steps=STEPS, rows_max=st.integers(1, 5))
 def test_fold_of_all_changes_is_the_table(steps: Any, rows_max: int) -> None:

@@ -335,6 +335,7 @@ def take(world: ChangeWorld, step: Any) -> None:
         world.open()
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(steps=STEPS)
 def test_index_of_expiries_is_exact_whatever_happens(steps: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 STARTED = """
 from typing import cast
 from raftstore.errors import ConfigError
@@ -17,6 +19,7 @@ except ConfigError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_node_refuses_to_start_without_assertions() -> None:
     """``python -O`` strips them: the refusal says so, and how to start it."""
     command = [sys.executable, "-O", "-c", STARTED]

@@ -134,6 +134,7 @@ def test_run_is_undecided_when_its_target_refuses_every_fault(
     assert result.validity is (Validity.UNDECIDED if refuses else Validity.VALID)
 
 
+@pytest.mark.slow
 def test_simulated_run_watches_leaders_under_faults_and_asks_each_fate_once(tmp_path: Path) -> None:
     """More terms are seen than the last one, and no write in doubt is asked about twice."""
     plan = Plan(

@@ -48,6 +48,7 @@ def test_ended_nodes_are_silent_until_they_are_started(kind: str, count: int) ->
     calm_again(world, heal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "loses"), [("kill-all", False), ("power-loss-all", True)])
 def test_what_was_written_outlives_the_process_but_not_the_power(kind: str, loses: bool) -> None:
     """Unsynced operations are there after a kill; of power losses some take them."""

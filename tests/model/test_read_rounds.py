@@ -17,6 +17,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_round_proves_nothing_of_what_came_after_it_began(name: str) -> None:
     """S7.1, S7.3: a confirmation serves what was asked before its round, however late it comes."""

@@ -154,6 +154,7 @@ def finds_the_quorum() -> None:
     assert quorum.quorum_seq(TRIO, match) == 2
 
 
+@pytest.mark.slow
 def test_mutant_is_noticed_in_a_fork_and_gone_after_it() -> None:
     """The code of the function is another one there, and the same as ever here."""
     path = "raftstore/core/quorum.py"

@@ -69,6 +69,7 @@ def run_script(old: str, new: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_patched_code_is_what_runs_and_only_in_that_process() -> None:
     """Given a patch, the process runs the patched code, and the file on disk stays as it is."""
     path = source_root() / SourceTree(source_root()).path_of(Edit("HASH_ID", '"crc32m-1"', "0"))

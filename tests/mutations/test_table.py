@@ -73,6 +73,7 @@ def test_no_two_mutations_are_the_same() -> None:
         assert seen.setdefault(edits, mutation.name) == mutation.name
 
 
+@pytest.mark.slow
 def test_mutations_that_runs_from_seeds_catch_are_at_different_places() -> None:
     """Each breaks another line, so that the number of those caught says how much is seen.
 

@@ -98,6 +98,7 @@ VALUES = {"reader_of_changes"}
 """Names that are texts in the code."""
 
 
+@pytest.mark.slow
 def test_names_that_the_text_names_exist() -> None:
     """The text says where things go by names that a search finds."""
     functions = {name for path in modules() for name in names_of(path).functions}

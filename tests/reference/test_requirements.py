@@ -38,6 +38,7 @@ def sources() -> Iterator[Path]:
     yield ROOT / "README.md"
 
 
+@pytest.mark.slow
 def test_every_id_in_code_and_docs_is_a_row() -> None:
     """A reader finds a sentence for each of them."""
     known = set(rows()) | NAMES_OF_DOCUMENTS
@@ -65,6 +66,7 @@ def unknown_short_ids(source: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_every_short_id_in_programs_resolves() -> None:
     """Nodes are n1 there, so N4, P13 and their like are ids wherever they stand."""
     found = {

@@ -32,6 +32,7 @@ def sends(effects: list[Any], kind: type[Any]) -> bool:
     return any(isinstance(each, Send) and isinstance(each.message, kind) for each in effects)
 
 
+@pytest.mark.slow
 def test_table_has_a_cell_for_every_state_and_message() -> None:
     """A message or state that is added is tried out, too."""
     head, *rows = role_table()

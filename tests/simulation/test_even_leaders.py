@@ -13,6 +13,7 @@ from raftstore.testing.simulation import Simulation
 SEEDS = (1, 4, 11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_leaders_are_even_after_the_faults_and_moves_cost_no_more_than_a_hand_over(
     seed: int,

@@ -15,6 +15,7 @@ def world(seed: int) -> SimOptions:
     return replace(draw_options(seed), full_disk_percent=25.0, value_bytes=FULL_VALUE_BYTES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 8])
 def test_gap_13_no_node_writes_until_its_disk_is_full(seed: int) -> None:
     """Leaders refuse writes, followers take no records, in time: also of what comes between two

@@ -68,6 +68,7 @@ def resized(world: Simulation, replicas: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_replicas_come_and_go_under_writes_and_faults(seed: int) -> None:
     """Three, five and three again, some of it at once."""

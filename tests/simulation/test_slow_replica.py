@@ -34,6 +34,7 @@ def p99_ms(world: World) -> tuple[float, float]:
     return sorted(writes)[int(WRITES * 0.99)], sorted(reads)[int(WRITES * 0.99)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "slow"), [(3, 1), (5, 2)])
 def test_commits_and_reads_do_not_wait_for_a_slow_minority(nodes: int, slow: int) -> None:
     """As many slow followers as there may be: writes stay within 1.5 times, reads within twice."""

@@ -15,6 +15,7 @@ def test_members_change_in_drawn_worlds(part: int) -> None:
     assert ended > 0
 
 
+@pytest.mark.slow
 def test_witnesses_and_readers_change_in_drawn_worlds() -> None:
     """W1 to W6: the same with roles, and a majority of each voter set holds what is committed,
     whatever its witnesses have trimmed."""

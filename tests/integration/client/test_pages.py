@@ -87,6 +87,7 @@ def test_page_token_with_one_other_letter_is_refused() -> None:
             PageToken.parse(text[:at] + other + text[at + 1 :], INFO, SCAN)
 
 
+@pytest.mark.slow
 @given(st.text() | st.binary().map(lambda raw: "s1." + base64.urlsafe_b64encode(raw).decode()))
 def test_text_that_is_no_page_token_is_refused(text: str) -> None:
     """Anything else that comes in its place."""

@@ -165,6 +165,7 @@ def test_gap_11_without_a_node_token_nobody_posts_once_users_are_set(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_users_are_read_again_when_their_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

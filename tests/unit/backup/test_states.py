@@ -78,6 +78,7 @@ def test_files_are_bounded_in_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) ->
     assert files([]) == []
 
 
+@pytest.mark.slow
 def test_about_one_key_in_so_many_ends_a_file() -> None:
     """They are of all partitions alike."""
     from raftstore.rows.partitioner import partition_of

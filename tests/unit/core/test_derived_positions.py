@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -151,6 +152,7 @@ def derived(state: ChannelState, records: list[Record]) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(STEPS)
 def test_derived_positions_are_those_of_a_fresh_rebuild_after_each_cut(

@@ -87,6 +87,7 @@ def test_rows_are_at_as_many_voters_as_make_a_majority() -> None:
             assert has_rows_enough(group, roles) == (size - count > size / 2)
 
 
+@pytest.mark.slow
 def test_every_order_of_witnesses_is_reached_by_legal_steps() -> None:
     """W1 on the whole way: no set in between leans on witnesses more than the ends do."""
     every = voters_and_witnesses()

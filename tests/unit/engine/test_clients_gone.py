@@ -188,6 +188,7 @@ def test_content_hashes_of_a_client_that_is_gone_are_not_computed(
     assert len(answers) == 1
 
 
+@pytest.mark.slow
 def test_a_clients_patience_has_an_end(world: tuple[SimCluster, SimNode, ChannelId]) -> None:
     """``transport.request_timeout_max_ms``: then it is refused, and may ask again."""
     cluster, node, channel = world

@@ -258,6 +258,7 @@ def test_checker_finds_a_loss_that_may_not_be() -> None:
     assert not losses.may_lose(world.cluster.expected_channels()[0]), "the catalog is at fsync"
 
 
+@pytest.mark.slow
 def test_table_below_fsync_is_refused_while_a_node_does_not_know_it() -> None:
     """The text names the node; an unknown durability is refused with its value, too."""
     cluster, channel = calm_cluster()

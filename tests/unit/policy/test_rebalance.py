@@ -146,6 +146,7 @@ def test_channel_with_an_open_order_is_left_alone() -> None:
     assert plan_rebalance(channels, nodes).moves == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("racks", [1, 2, 3])
 def test_many_channels_are_planned_in_a_moment(racks: int) -> None:
     """A thousand channels of three replicas on nine of ten nodes."""
@@ -190,6 +191,7 @@ def goals(channels: list[PlacedChannel], nodes: ClusterNodes) -> tuple[int, ...]
     return stay, crowded, uneven
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(clusters())
 def test_plan_never_makes_a_goal_worse_for_a_later_one_and_a_second_one_is_empty(

@@ -388,6 +388,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     steps=STEPS, parts=st.lists(st.sampled_from([(), (0,), (1,), (0, 1)]), min_size=25, max_size=25)

@@ -276,6 +276,7 @@ def test_leader_that_no_quorum_confirms_says_no_to_nothing() -> None:
     assert told == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "attempt", "code"),
     [

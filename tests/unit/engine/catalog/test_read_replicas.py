@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from raftstore.policy.views import leader_plan
 from raftstore.protocol.admin import ClusterInfo, ClusterView
 from raftstore.protocol.message import Done, Failed, Request
@@ -115,6 +117,7 @@ def test_reader_is_shown_as_one_and_never_asked_to_lead() -> None:
     assert "no replica that votes" in reason
 
 
+@pytest.mark.slow
 def test_reader_is_removed_and_may_become_a_voter() -> None:
     """Both by an order, like any replica."""
     world, reader = with_reader()

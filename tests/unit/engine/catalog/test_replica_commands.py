@@ -11,6 +11,7 @@ from tests.unit.engine.catalog.replica_world import World
 from tests.unit.engine.engine_world import run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", ["a follower", "the leader"])
 def test_ordered_replica_takes_the_place_of_another_one(leaves: str) -> None:
     """M20 to M22: learner, joint, final, ended; the one that left deletes what it holds (M12)."""
@@ -39,6 +40,7 @@ def test_ordered_replica_takes_the_place_of_another_one(leaves: str) -> None:
     assert world.seen().config.numbers == {old: back.detail["change"]}
 
 
+@pytest.mark.slow
 def test_replicas_are_added_and_removed() -> None:
     """Four, then three again, then one: each order ends by itself."""
     world = World()
@@ -51,6 +53,7 @@ def test_replicas_are_added_and_removed() -> None:
         assert set(world.seen().config.voters) == set(wanted)
 
 
+@pytest.mark.slow
 def test_order_that_is_cancelled_ends_where_it_is() -> None:
     """B2, B3: the next order is taken, and the replica of the first one is gone."""
     world = World()

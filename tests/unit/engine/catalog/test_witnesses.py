@@ -97,6 +97,7 @@ def test_witness_has_the_log_and_no_rows() -> None:
         assert "witness" in answer.message
 
 
+@pytest.mark.slow
 def test_witness_makes_the_quorum_and_gives_back_what_it_acknowledged() -> None:
     """W4: what leader and witness committed survives the leader: the witness stands last, brings
     the other voter up to date and has it lead."""
@@ -138,6 +139,7 @@ def test_witness_keeps_records_until_voters_with_rows_have_them() -> None:
     assert not [f for f in own if f.name == WITNESS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_down", [False, True])
 def test_witness_survives_a_restart(is_down: bool) -> None:
     """It is opened as what its log says that it is."""
@@ -153,6 +155,7 @@ def test_witness_survives_a_restart(is_down: bool) -> None:
     assert runner.core.commit_seq == runner_of(world, world.leader).core.commit_seq
 
 
+@pytest.mark.slow
 def test_orders_that_would_lean_on_witnesses_are_refused() -> None:
     """W1, W3: with the value and the remedy, and nothing is half done."""
     world = World()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from raftstore.config import LEVEL
 from raftstore.protocol.admin import ClusterInfo, ClusterInfoAnswer, EditTable
 from raftstore.protocol.message import Done, Failed
@@ -142,6 +144,7 @@ def test_mark_that_was_written_before_a_downgrade_keeps_its_outcome() -> None:
     assert again.last_seq == first.last_seq
 
 
+@pytest.mark.slow
 def test_level_is_registered_once_a_change_and_never_without_one() -> None:
     """An idle cluster writes nothing, nor does a restart; an upgrade is one command."""
     cluster, channel = calm_cluster()

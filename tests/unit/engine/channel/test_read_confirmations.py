@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from raftstore.engine.channel.read_confirmations import ReadConfirmations
 from raftstore.errors import RequestError, UnavailableError
 from raftstore.types import Seq
@@ -48,6 +50,7 @@ def test_dropped_question_is_answered_to_nobody_and_costs_nothing() -> None:
     assert Owner(table).token == 3
 
 
+@pytest.mark.slow
 def test_table_is_as_large_as_what_the_core_lets_wait() -> None:
     """Given a leader without a quorum, the table holds as many reads as the core lets wait; each is
     refused once, at the latest when its time is up.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raftstore.config import ElectionSettings, NodeSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.protocol.message import Done
@@ -24,6 +26,7 @@ def leads(runner: ChannelRunner) -> bool:
     return runner.elector.role is Role.LEADER
 
 
+@pytest.mark.slow
 def test_leader_whose_channel_moved_away_gives_up_and_serves_no_bounded_read() -> None:
     """Its voters' nodes are in contact again, and host nothing: so nobody reports a later term, and
     nodes that could are cut off from it. What it knows of its own position is worth nothing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raftstore.protocol.codec import encode_frame_of
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.message import Message
@@ -12,6 +14,7 @@ from raftstore.testing.sim_cluster import SimCluster
 from tests.unit.engine.engine_world import calm_cluster, run
 
 
+@pytest.mark.slow
 def test_three_channels_of_one_table_have_three_leaders() -> None:
     """NATS-010: a node leads one channel and follows in the others at the same time."""
     cluster = SimCluster(SimOptions(seed=1, partitions=3, evict_percent=0))

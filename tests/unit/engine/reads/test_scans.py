@@ -407,6 +407,7 @@ def test_restarted_node_knows_no_pin(world: World) -> None:
     assert code(world.ask(world.scan(pin=pin))) == "page_expired"
 
 
+@pytest.mark.slow
 def test_status_tells_the_pins(world: World) -> None:
     """Status reports the number of pins: they keep old files of the store."""
     world.pin()

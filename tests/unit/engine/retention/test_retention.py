@@ -83,6 +83,7 @@ class World:
         return [line for line in self.cluster.lines if f" {name} " in line]
 
 
+@pytest.mark.slow
 def test_log_stays_bounded_under_updates_and_starts_as_before() -> None:
     """NATS-181: a hundred times the live rows are written, the log has the last of them; retries of
     what is gone are known all the same, and a restart finds rows and positions."""

@@ -102,6 +102,7 @@ def world() -> Iterator[World]:
     return found
 
 
+@pytest.mark.slow
 def test_s6_7_outcomes_go_on_all_replicas_behind_the_logs(world: World) -> None:
     """Those of conditional writes where no batch ever comes; then nothing is written any more."""
     world.conditional(60)
@@ -139,6 +140,7 @@ def test_i1_outcomes_of_batches_go_and_later_batches_come(world: World) -> None:
     assert world.get(0, b"26", b"28", b"29") == [None, b"row", b"row"]
 
 
+@pytest.mark.slow
 def test_s6_6_every_replica_refuses_changes_whose_outcomes_are_trimmed(world: World) -> None:
     """The one whose log still has the records, too; behind them all answer the same."""
     world.conditional(60)
@@ -160,6 +162,7 @@ def test_s6_6_every_replica_refuses_changes_whose_outcomes_are_trimmed(world: Wo
         assert told.after == ends.applied
 
 
+@pytest.mark.slow
 def test_reader_at_a_follower_holds_the_outcomes_of_its_log(world: World) -> None:
     """The leader's own log is trimmed meanwhile; a reader that went away holds nothing."""
     channel, follower = world.channels[0], world.follower
@@ -184,6 +187,7 @@ def test_reader_at_a_follower_holds_the_outcomes_of_its_log(world: World) -> Non
     assert world.trimmed(follower) == world.trimmed(world.leader()) > start
 
 
+@pytest.mark.slow
 def test_replica_that_is_down_holds_nothing_and_comes_back_equal(world: World) -> None:
     """It applies the same records, or gets a table in which they are applied."""
     down = world.follower
@@ -199,6 +203,7 @@ def test_replica_that_is_down_holds_nothing_and_comes_back_equal(world: World) -
     assert world.trimmed(down) > 0
 
 
+@pytest.mark.slow
 def test_outcomes_stay_while_a_node_is_of_an_older_version(world: World) -> None:
     """It would stop at the record, and is sent no question that it does not know."""
     old = world.follower

@@ -76,6 +76,7 @@ def test_follower_below_the_leaders_base_takes_its_table_then_its_base() -> None
     assert len(world.told("replica_snapshot_finished")) == 1
 
 
+@pytest.mark.slow
 def test_sender_lets_its_snapshot_go_once_the_receiver_has_it() -> None:
     """It keeps each file that the table had and has not any more: of a table that is written to
     all the time that was hundreds of megabytes until the session was given up."""
@@ -186,6 +187,7 @@ def test_leader_that_cannot_commit_without_the_receiver_gives_it_a_snapshot() ->
     assert world.told("replica_snapshot_finished")
 
 
+@pytest.mark.slow
 def test_replica_between_table_and_base_helps_to_elect_a_leader() -> None:
     """S0.3, O6: nothing was lost here; without its vote one damaged replica more ends it all."""
     world = world_of()

@@ -160,6 +160,7 @@ def check_healed(directory: Path, other: Path) -> None:
     whole.close()
 
 
+@pytest.mark.slow
 @given(segment=st.integers(0, 99), place=st.integers(0, 1 << 20), bit=st.integers(0, 7))
 def test_any_flipped_bit_costs_one_record_at_most(
     intact: Path, segment: int, place: int, bit: int
@@ -188,6 +189,7 @@ def test_any_flipped_bit_costs_one_record_at_most(
         check_healed(copy, intact)
 
 
+@pytest.mark.slow
 @given(
     first=st.integers(0, 10_000),
     second=st.integers(0, 10_000),
