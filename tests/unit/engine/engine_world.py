@@ -18,7 +18,7 @@ def calm_cluster(seed: int = 1) -> tuple[SimCluster, ChannelId]:
     cluster = SimCluster(SimOptions(seed=seed, partitions=1, evict_percent=0))
     cluster.start()
     cluster.create_table(1)
-    run(cluster, 10_000)
+    run(cluster, 3_000)
     assert cluster.every_channel_has_a_leader()
     return cluster, cluster.table_channels[0]
 
