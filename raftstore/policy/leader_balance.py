@@ -125,6 +125,10 @@ class _DomainShares:
         gives, takes = self._domain[source], self._domain[target]
         return 0 if gives == takes else self._over[gives] - self._over[takes] - self._nodes
 
+    def may_give(self, source: NodeId) -> bool:
+        """Whether domains can be nearer to their shares if the node gives a leader away."""
+        return self._over[self._domain[source]] - min(self._over.values()) > self._nodes
+
     def move(self, source: NodeId, target: NodeId) -> None:
         """A leader went from one node to another."""
         self._over[self._domain[source]] -= self._nodes
@@ -190,11 +194,15 @@ class _Board:
         loads, gain = self._loads, self._shares.gain
         paths: list[_Path] = []
         for start in sorted(loads, key=lambda node: -loads[node]):
+            if not self._shares.may_give(start):
+                continue
 
             def is_better(node: NodeId, start: NodeId = start) -> bool:
                 return gain(start, node) > 0
 
             path = self._path_from(start, loads[start] - 1, is_better)
+            if path is not None and len(path) == 1:
+                return path
             if path is not None:
                 paths.append(path)
         return min(paths, key=len, default=None)

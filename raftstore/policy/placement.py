@@ -7,6 +7,7 @@ recomputes it, so a changed rule moves nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -54,14 +55,11 @@ def place_table(
             f"{replicas} replicas need {replicas} nodes, but {len(candidates)} are registered "
             f"({names}); start more nodes or ask for fewer replicas"
         )
-    load = _Load(candidates, domains)
-    for placement in existing:
-        for group in placement:
-            load.count(group)
+    load = _Load(candidates, domains, existing)
     placed = []
     for _ in range(partitions):
         group = load.group(replicas)
-        load.count(group)
+        load.add(group)
         placed.append(group)
     return tuple(placed)
 
@@ -69,13 +67,29 @@ def place_table(
 class _Load:
     """Replicas and preferred leaderships of the nodes that are candidates."""
 
-    def __init__(self, candidates: Sequence[NodeId], domains: Mapping[NodeId, str]) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[NodeId],
+        domains: Mapping[NodeId, str],
+        existing: Iterable[Sequence[Sequence[NodeId]]],
+    ) -> None:
         self._domain = {node: domain_of(node, domains) for node in candidates}
+        self._sizes = Counter(self._domain.values())
+        """Candidates in each failure domain."""
         self._held = dict.fromkeys(candidates, 0)
         self._led = dict.fromkeys(candidates, 0)
         self._led_in: Counter[str] = Counter()
+        for placement in existing:
+            for group in placement:
+                self._count(group)
+        self._order = sorted(map(self._load, candidates))
+        """Those with the fewest replicas first; kept in order, because sorting all nodes anew for
+        each partition takes seconds with a thousand of them."""
 
-    def count(self, group: Sequence[NodeId]) -> None:
+    def _load(self, node: NodeId) -> tuple[int, int, NodeId]:
+        return self._held[node], self._led[node], node
+
+    def _count(self, group: Sequence[NodeId]) -> None:
         """Add one partition; nodes that are no candidates do not count."""
         for node in group:
             if node in self._held:
@@ -84,19 +98,36 @@ class _Load:
             self._led[group[0]] += 1
             self._led_in[self._domain[group[0]]] += 1
 
+    def add(self, group: Sequence[NodeId]) -> None:
+        """Add one partition of candidates."""
+        for node in group:
+            del self._order[bisect_left(self._order, self._load(node))]
+        self._count(group)
+        for node in group:
+            insort(self._order, self._load(node))
+
     def group(self, replicas: int) -> tuple[NodeId, ...]:
         """The replicas of another partition, the preferred leader first."""
-        held, led = self._held, self._led
+        led = self._led
         chosen: list[NodeId] = []
         used: Counter[str] = Counter()
-        order = sorted(held, key=lambda node: (held[node], led[node]))
         for _ in range(replicas):
-            node = min(order, key=lambda each: used[self._domain[each]])
-            order.remove(node)
+            least = self._least_used(used)
+            node = next(
+                node
+                for *_, node in self._order
+                if used[self._domain[node]] <= least and node not in chosen
+            )
             chosen.append(node)
             used[self._domain[node]] += 1
         leader = min(chosen, key=lambda node: (led[node], self._led_in[self._domain[node]]))
         return (leader, *(node for node in chosen if node != leader))
+
+    def _least_used(self, used: Counter[str]) -> int:
+        """The fewest replicas in any failure domain that has room for another one."""
+        if len(used) < len(self._sizes):
+            return 0
+        return min(count for domain, count in used.items() if count < self._sizes[domain])
 
 
 def crowded(

@@ -12,6 +12,7 @@ once. The result depends on the arguments only.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -24,6 +25,9 @@ average; and each step makes that less by a tenth of it at least. Copies cost, a
 BYTES_MIN: Final = 64 * 1024 * 1024
 """And by so much at least: small tables are as well where they are."""
 PATH_HOPS_MAX: Final = 4
+PARTNERS_MAX: Final = 16
+"""Nodes that one with many bytes is tried to exchange replicas with, those with the fewest first:
+where a single table is larger than a node's share, no node of a thousand can make up for it."""
 
 
 class PlacedChannel(NamedTuple):
@@ -158,6 +162,18 @@ class _ReplicaBoard:
             for node in _members(each):
                 self._held[node][each.channel] = None
                 self._bytes[node] += each.table_bytes
+        self._by_load = sorted(map(self._load, self._takers))
+        """Takers, those with the fewest replicas first."""
+        self._taken_by: dict[str, list[NodeId]] = {}
+        """Takers of each failure domain."""
+        for node in self._takers:
+            self._taken_by.setdefault(self._domain[node], []).append(node)
+        self._reached: dict[NodeId, dict[str, bool]] = {}
+        """Whether a node could give anything to a failure domain, as far as that was asked."""
+        self._versions = dict.fromkeys(every, 0)
+        """Grows with every change of what a node holds, or of where the others of it are."""
+        self._vain: dict[tuple[NodeId, NodeId], tuple[int, int]] = {}
+        """Pairs of nodes without an exchange that is worth it, and their versions then."""
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -178,6 +194,9 @@ class _ReplicaBoard:
     def _count(self, node: NodeId) -> int:
         return len(self._held[node])
 
+    def _load(self, node: NodeId) -> tuple[int, int, NodeId]:
+        return len(self._held[node]), self._bytes[node], node
+
     # --- steps ------------------------------------------------------------------------------------
 
     def _may_go(self, channel: ChannelId, source: NodeId, target: NodeId) -> bool:
@@ -185,13 +204,16 @@ class _ReplicaBoard:
 
         Learners stay where operators have put them, unless their node leaves.
         """
-        each = self.placed[channel]
-        members = _members(each)
-        if not each.may_move or target in members or source not in each.voters:
+        if target in self.placed[channel].voters or target in self.placed[channel].learners:
             return False
-        domain = self._domain
-        others = [domain[node] for node in members if node != source]
-        return domain[target] not in others or domain[source] in others
+        return self._may_go_to(channel, source, self._domain[target])
+
+    def _may_go_to(self, channel: ChannelId, source: NodeId, domain: str) -> bool:
+        each = self.placed[channel]
+        if not each.may_move or source not in each.voters:
+            return False
+        others = [self._domain[node] for node in _members(each) if node != source]
+        return domain not in others or self._domain[source] in others
 
     def _go(self, channel: ChannelId, source: NodeId, target: NodeId) -> None:
         each = self.placed[channel]
@@ -202,24 +224,41 @@ class _ReplicaBoard:
         def with_target(nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
             return tuple(target if node == source else node for node in nodes)
 
+        for node in (target, *_members(each)):
+            self._reached.pop(node, None)
+            self._versions[node] += 1
         self.placed[channel] = each._replace(
             voters=with_target(each.voters), learners=with_target(each.learners)
         )
+        takers = [each for each in (self._load(source), self._load(target)) if self._takes(each)]
+        for load in takers:
+            del self._by_load[bisect_left(self._by_load, load)]
         del self._held[source][channel]
         self._held[target][channel] = None
         self._bytes[source] -= each.table_bytes
         self._bytes[target] += each.table_bytes
+        for *_, node in takers:
+            insort(self._by_load, self._load(node))
+
+    def _takes(self, load: tuple[int, int, NodeId]) -> bool:
+        at = bisect_left(self._by_load, load)
+        return at < len(self._by_load) and self._by_load[at] == load
 
     def _best_target(self, channel: ChannelId, source: NodeId) -> NodeId | None:
         """The node that the replica goes to: fewest doubles, then fewest replicas, then bytes."""
         members = _members(self.placed[channel])
-        free = [node for node in self._takers if node not in members]
-
-        def cost(target: NodeId) -> tuple[int, int, int, NodeId]:
-            after = tuple(target if node == source else node for node in members)
-            return self._doubles(after), self._count(target), self._bytes[target], target
-
-        return min(free, key=cost, default=None)
+        used = {self._domain[node] for node in members if node != source}
+        is_spread = self._taken_by.keys() <= used
+        doubled: NodeId | None = None
+        for *_, target in self._by_load:
+            if target in members:
+                continue
+            if self._domain[target] not in used:
+                return target
+            doubled = doubled or target
+            if is_spread:
+                break  # no other one is in a failure domain without any
+        return doubled
 
     def free_leaving(self) -> tuple[tuple[ChannelId, NodeId], ...]:
         """Replicas of nodes that leave go elsewhere, the largest ones first; returns those for
@@ -283,24 +322,44 @@ class _ReplicaBoard:
         return sorted(self._takers, key=lambda node: (-self._count(node), node))
 
     def _level_from(self, start: NodeId) -> bool:
-        at_most = self._count(start) - 2
-        ends = {node for node in self._takers if self._count(node) <= at_most}
-        if not ends:
-            return False
+        fewer = bisect_left(self._by_load, (self._count(start) - 1,))
+        ends = [node for *_, node in self._by_load[:fewer]]
+        for end in ends:
+            if self._walk({start: start, end: start}, end):
+                return True
+        return bool(ends) and self._level_through_others(start, set(ends))
+
+    def _level_through_others(self, start: NodeId, ends: Collection[NodeId]) -> bool:
         came_from = {start: start}
         layer = [start]
+        unseen = {domain: dict.fromkeys(nodes) for domain, nodes in self._taken_by.items()}
+        unseen[self._domain[start]].pop(start)
         for _ in range(PATH_HOPS_MAX):
             found: list[NodeId] = []
             for source in layer:
-                for target in self._takers:
-                    if target not in came_from and self._has_movable(source, target):
+                for domain, nodes in unseen.items():
+                    if not nodes or not self._reaches(source, domain):
+                        continue
+                    for target in [node for node in nodes if self._has_movable(source, node)]:
                         came_from[target] = source
                         found.append(target)
-            for end in sorted(ends.intersection(found), key=lambda node: (self._count(node), node)):
-                if self._walk(came_from, end):
+                        del nodes[target]
+            for end in sorted(found, key=self._load):
+                if end in ends and self._walk(came_from, end):
                     return True
             layer = found
         return False
+
+    def _reaches(self, source: NodeId, domain: str) -> bool:
+        """Whether any replica of the node may go to the failure domain, if a node there has none
+        of its channel. It saves looking at all of them for every node of the domain."""
+        known = self._reached.setdefault(source, {})
+        found = known.get(domain)
+        if found is None:
+            found = known[domain] = any(
+                self._may_go_to(channel, source, domain) for channel in self._held[source]
+            )
+        return found
 
     def _walk(self, came_from: Mapping[NodeId, NodeId], end: NodeId) -> bool:
         """Make every hop of the way to a node; False: one of them is not possible beside the
@@ -323,6 +382,8 @@ class _ReplicaBoard:
 
     def _movable(self, source: NodeId, target: NodeId) -> ChannelId | None:
         """The channel that the one gives the other: the size that makes them most even in bytes."""
+        if not self._reaches(source, self._domain[target]):
+            return None
         able = [each for each in self._held[source] if self._may_go(each, source, target)]
         half = (self._bytes[source] - self._bytes[target]) // 2
         return min(able, key=lambda each: (abs(self.placed[each].table_bytes - half), each),
@@ -338,25 +399,34 @@ class _ReplicaBoard:
         limit = sum(self._bytes[node] for node in self._takers) * BYTES_PERCENT
         limit = max(bytes_min, limit // (100 * len(self._takers)))
         is_changed = False
-        while self._level_bytes_once(limit):
-            is_changed = True
+        is_better = True
+        while is_better:
+            is_better = False
+            for node in sorted(self._takers, key=lambda node: (-self._bytes[node], node)):
+                while self._give_bytes(node, limit):
+                    is_better = is_changed = True
         return is_changed
 
-    def _level_bytes_once(self, limit: int) -> bool:
-        order = sorted(self._takers, key=lambda node: (-self._bytes[node], node))
-        for most in order:
-            for least in reversed(order):
-                surplus = self._bytes[most] - self._bytes[least]
-                if surplus <= max(limit, 1):
-                    break
-                step = self._best_exchange(most, least, surplus)
-                if step is None or step[0] * 10 < limit:
-                    continue
+    def _give_bytes(self, most: NodeId, limit: int) -> bool:
+        partners = 0
+        for least in sorted(self._takers, key=lambda node: (self._bytes[node], node)):
+            surplus = self._bytes[most] - self._bytes[least]
+            if surplus <= max(limit, 1) or partners == PARTNERS_MAX:
+                return False
+            if not self._reaches(most, self._domain[least]):
+                continue
+            partners += 1
+            versions = self._versions[most], self._versions[least]
+            if self._vain.get((most, least)) == versions:
+                continue
+            step = self._best_exchange(most, least, surplus)
+            if step is not None and step[0] * 10 >= limit:
                 _, given, taken = step
                 self._go(given, most, least)
                 if taken is not None:
                     self._go(taken, least, most)
                 return True
+            self._vain[most, least] = versions
         return False
 
     def _best_exchange(
@@ -364,22 +434,24 @@ class _ReplicaBoard:
     ) -> tuple[int, ChannelId, ChannelId | None] | None:
         """A pair of channels to exchange, and by how much the difference becomes less."""
         given = [each for each in self._held[most] if self._may_go(each, most, least)]
-        taken: list[ChannelId | None] = [
-            each for each in self._held[least] if self._may_go(each, least, most)
+        taken: list[tuple[int, ChannelId | None]] = [
+            (self.placed[each].table_bytes, each)
+            for each in self._held[least]
+            if self._may_go(each, least, most)
         ]
         if self._count(most) == self._count(least) + 1:
-            taken.append(None)  # then the numbers change places, too
+            taken.append((0, None))  # then the numbers change places, too
+        taken.sort(key=lambda found: (found[0], found[1] or b""))
         best: tuple[int, ChannelId, ChannelId | None] | None = None
         for one in given:
-            for other in taken:
-                moved = self._size(one) - self._size(other)
-                gain = surplus - abs(surplus - 2 * moved)
-                if moved > 0 and gain > 0 and (best is None or gain > best[0]):
+            size = self.placed[one].table_bytes
+            # Half of the surplus should move: of the others the two next to what that leaves.
+            at = bisect_left(taken, size - surplus // 2, key=lambda found: found[0])
+            for back, other in taken[max(0, at - 1) : at + 1]:
+                gain = surplus - abs(surplus - 2 * (size - back))
+                if size > back and gain > 0 and (best is None or gain > best[0]):
                     best = gain, one, other
         return best
-
-    def _size(self, channel: ChannelId | None) -> int:
-        return 0 if channel is None else self.placed[channel].table_bytes
 
     # --- leaders ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ DOMAIN_RULES: tuple[Mutation, ...] = (
     mutation(
         "domains-spread",
         "Replicas of a partition share a failure domain though another one is free.",
-        Edit("_Load.group", "lambda each: used[self._domain[each]]", "lambda each: 0"),
+        Edit("_Load.group", "used[self._domain[node]] <= least", "True"),
         directed(PLACEMENT + "replicas_are_spread_over_as_many_failure_domains_as_there_are"),
     ),
     mutation(

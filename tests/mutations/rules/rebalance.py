@@ -15,7 +15,7 @@ REBALANCE_RULES: tuple[Mutation, ...] = (
     mutation(
         "FIP-23-domains",
         "A plan leaves replicas of a channel in one failure domain that could be in two.",
-        Edit("_ReplicaBoard._best_target", "self._doubles(after)", "0"),
+        Edit("_ReplicaBoard._best_target", "self._domain[target] not in used", "True"),
         directed(PLANS + "failure_domains_come_before_even_counts"),
     ),
     mutation(
@@ -23,6 +23,12 @@ REBALANCE_RULES: tuple[Mutation, ...] = (
         "A plan leaves what a node holds that is to hold nothing.",
         Edit("plan_rebalance", "board.free_leaving()", "()"),
         directed(PLANS + "node_that_leaves_gives_everything_away_learners_too"),
+    ),
+    mutation(
+        "FIP-23-work",
+        "All replicas of a node are looked at for each node of a domain that none may enter.",
+        Edit("_ReplicaBoard._reaches", "found is None", "True"),
+        directed(PLANS + "work_of_a_plan_grows_with_the_replicas_and_not_with_their_square"),
     ),
     mutation(
         "FIP-13-one",

@@ -145,3 +145,40 @@ def test_replicas_in_one_domain_are_crowded_only_if_another_one_is_free() -> Non
     assert crowded((one, two, three), (four,), domains) == "a"
     assert crowded((one, three, four), NODES, domains) is None
     assert crowded((), NODES, domains) is None
+
+
+def by_the_plain_rule(
+    partitions: int, replicas: int, domains: dict[NodeId, str]
+) -> list[tuple[NodeId, ...]]:
+    """Each partition by looking at every node anew."""
+    held, led = Counter(dict.fromkeys(domains, 0)), Counter(dict.fromkeys(domains, 0))
+    led_in: Counter[str] = Counter()
+    placement = []
+    for _ in range(partitions):
+        used: Counter[str] = Counter()
+        chosen: list[NodeId] = []
+        order = sorted(domains, key=lambda node: (held[node], led[node], node))
+        for _ in range(replicas):
+            node = min(order, key=lambda each: used[domain_of(each, domains)])
+            order.remove(node)
+            chosen.append(node)
+            used[domain_of(node, domains)] += 1
+        leader = min(chosen, key=lambda node: (led[node], led_in[domain_of(node, domains)]))
+        placement.append((leader, *(node for node in chosen if node != leader)))
+        held.update(chosen)
+        led[leader] += 1
+        led_in[domain_of(leader, domains)] += 1
+    return placement
+
+
+@given(SHAPES, st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=7, max_size=7))
+def test_nodes_kept_in_order_are_placed_as_by_looking_at_all(
+    shape: tuple[int, int, int], names: list[str]
+) -> None:
+    """Domains of unequal sizes, more of them than replicas or fewer."""
+    count, partitions, replicas = shape
+    domains = dict(zip(NODES[:count], names, strict=False))
+    placement = place_table(
+        partitions=partitions, replicas=replicas, nodes=NODES[:count], domains=domains
+    )
+    assert list(placement) == by_the_plain_rule(partitions, replicas, domains)

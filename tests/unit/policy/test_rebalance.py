@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raftstore.policy.placement import place_table
 from raftstore.policy.rebalance import (
     BYTES_PERCENT,
+    PARTNERS_MAX,
     ClusterNodes,
     PlacedChannel,
     RebalancePlan,
+    _ReplicaBoard,
     plan_rebalance,
 )
 from raftstore.types import ChannelId, NodeId
@@ -216,3 +219,58 @@ def test_plan_never_makes_a_goal_worse_for_a_later_one_and_a_second_one_is_empty
         assert after_goals[0] < before_goals[0]
     assert plan_rebalance(after, nodes, bytes_min=0).moves == ()
     assert plan_rebalance(list(reversed(channels)), nodes, bytes_min=0) == plan
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch, nodes: int) -> int:
+    """How often a plan asks whether a replica may go somewhere: ten on each node, in three failure
+    domains of which one has half of the nodes, so that many are uneven for ever."""
+    calls = 0
+    real = _ReplicaBoard._may_go_to
+
+    def counting(self: _ReplicaBoard, channel: ChannelId, source: NodeId, domain: str) -> bool:
+        nonlocal calls
+        calls += 1
+        return real(self, channel, source, domain)
+
+    monkeypatch.setattr(_ReplicaBoard, "_may_go_to", counting)
+    names = [NodeId(f"n{number}") for number in range(nodes)]
+    domains = {
+        node: "abc"[(number >= nodes // 2) + (number >= nodes * 3 // 4)]
+        for number, node in enumerate(names)
+    }
+    channels = placed(
+        *place_table(partitions=nodes * 10 // 3, replicas=3, nodes=names, domains=domains)
+    )
+    plan = plan_rebalance(channels, ClusterNodes(names, domain_of=domains))
+    assert plan.moves == ()
+    monkeypatch.undo()
+    return calls
+
+
+def test_work_of_a_plan_grows_with_the_replicas_and_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a thousand nodes and ten thousand channels a square is minutes."""
+    small, large = looked_at(monkeypatch, 20), looked_at(monkeypatch, 80)
+    assert 0 < large <= 6 * small
+
+
+def test_a_table_larger_than_a_share_is_tried_with_few_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its three nodes stay above all others, whatever they give away."""
+    tried = 0
+    real = _ReplicaBoard._best_exchange
+
+    def counting(self: _ReplicaBoard, most: NodeId, least: NodeId, surplus: int):
+        nonlocal tried
+        tried += 1
+        return real(self, most, least, surplus)
+
+    monkeypatch.setattr(_ReplicaBoard, "_best_exchange", counting)
+    names = [NodeId(f"n{number:03}") for number in range(120)]
+    groups = place_table(partitions=120, replicas=3, nodes=names)
+    channels = placed(*groups, sizes=(10**15, *(10**9,) * 119))
+    plan = plan_rebalance(channels, ClusterNodes(names))
+    assert plan.moves == ()
+    assert 0 < tried <= 3 * PARTNERS_MAX
