@@ -39,7 +39,7 @@ def test_placement_is_complete_and_balanced(shape: tuple[int, int, int], random:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_placement_of_many_tables_keeps_leaders_balanced(sizes: list[int]) -> None:
     """Small tables do not all put their first leader on the same node (NATS-001)."""
-    placements: list[tuple] = []
+    placements: list[tuple[tuple[NodeId, ...], ...]] = []
     for size in sizes:
         placements.append(
             place_table(partitions=size, replicas=3, nodes=NODES[:3], existing=placements)

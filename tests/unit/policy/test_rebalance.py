@@ -262,7 +262,9 @@ def test_a_table_larger_than_a_share_is_tried_with_few_nodes(
     tried = 0
     real = _ReplicaBoard._best_exchange
 
-    def counting(self: _ReplicaBoard, most: NodeId, least: NodeId, surplus: int):
+    def counting(
+        self: _ReplicaBoard, most: NodeId, least: NodeId, surplus: int
+    ) -> tuple[int, ChannelId, ChannelId | None] | None:
         nonlocal tried
         tried += 1
         return real(self, most, least, surplus)
