@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
+
 from raftstore.config import LagSettings
 from raftstore.core.batches import NOT_REPORTED
 from raftstore.engine.channel.runner import ChannelRunner
@@ -37,6 +39,13 @@ class Committed(NamedTuple):
     """Micro-batches up to there; NOT_REPORTED: the sender of the seq did not count them."""
 
 
+class _Mine(NamedTuple):
+    """The position of a channel here, with its hash and without."""
+
+    whole: ChannelPosition
+    hashless: ChannelPosition
+
+
 NOTHING_HOSTED: Final[Mapping[ChannelId, ChannelPosition]] = {}
 NOBODY: Final[dict[NodeId, ChannelPosition]] = {}
 NOTHING: Final = Committed(Seq(0), NOT_REPORTED)
@@ -58,7 +67,7 @@ class LagReports:
         self._settings = settings
         self._http_reports = http_reports
         self._http = parts.identity.http
-        self._mine: dict[ChannelId, ChannelPosition] = {}
+        self._mine: dict[ChannelId, _Mine] = {}
         """What was reported of the channels here to which nothing has happened since."""
         self.hints: dict[ChannelId, LeaderHint] = {}
         """Who leads the channels that live elsewhere."""
@@ -104,29 +113,31 @@ class LagReports:
         wall_ms = self._parts.clock.wall_ms()
         self._counter += 1
         about_me = self._counter, self._http, self._parts.disk_room().value
-        everything = LagReport(wall_ms, tuple(position for _, position in mine), *about_me)
+        is_for_all = self._settings.enable
         for node in to:
             self.gaps.report(node, self._counter)
-            if self._settings.enable:
-                self._parts.outbox.send_known(node, everything)
-                continue
+            # S13: only who hosts a channel compares histories. The hash is half of a position, and
+            # in a large cluster few of those who get it host the channel.
             needed = tuple(
-                position
-                for runner, position in mine
-                if position.is_leader or node in runner.core.config().members
+                whole if node in members else hashless
+                for members, whole, hashless in mine
+                if is_for_all or whole.is_leader or node in members
             )
             self._parts.outbox.send_known(node, LagReport(wall_ms, needed, *about_me))
 
-    def _positions_here(self) -> list[tuple[ChannelRunner, ChannelPosition]]:
+    def _positions_here(self) -> list[tuple[tuple[NodeId, ...], ChannelPosition, ChannelPosition]]:
+        """The members of each channel here, and its position with its hash and without."""
         reported = self._mine
-        mine: list[tuple[ChannelRunner, ChannelPosition]] = []
+        mine: list[tuple[tuple[NodeId, ...], ChannelPosition, ChannelPosition]] = []
         for channel, runner in self._parts.channels.items():
-            position = reported.get(channel)
+            known = reported.get(channel)
             # S7.3: a leader may stop knowing its position while nothing happens to its channel.
-            if position is None or (position.is_leader and not runner.core.knows_position):
-                position = reported[channel] = self._position(runner)
+            if known is None or (known.whole.is_leader and not runner.core.knows_position):
+                whole = self._position(runner)
+                hashless = msgspec.structs.replace(whole, commit_hash=b"")
+                known = reported[channel] = _Mine(whole, hashless)
                 self.gaps.look(runner)
-            mine.append((runner, position))
+            mine.append((runner.core.config().members, *known))
         return mine
 
     def _position(self, runner: ChannelRunner) -> ChannelPosition:

@@ -9,6 +9,7 @@ from tests.mutations.syntax import Edit
 KEPT = "tests/unit/engine/reports/test_kept_channels.py::test_kept_view_"
 LATE = "tests/unit/engine/peers/test_replica_lag.py::test_"
 REPORTS = "tests/unit/engine/peers/test_lag_reports.py::test_"
+ALONE = "tests/unit/engine/peers/test_lag_reports_alone.py::test_"
 TESTS = "tests/unit/engine/channel/test_rules_engine.py::test_"
 
 POSITIONS_RULES: tuple[Mutation, ...] = (
@@ -95,6 +96,12 @@ POSITIONS_RULES: tuple[Mutation, ...] = (
             "pass",
         ),
         directed(TESTS + "leader_reports_no_position_before_it_committed_in_its_term"),
+    ),
+    mutation(
+        "S13-hash-to-hosts",
+        "Hosts of a channel are not sent the hash that they compare their history with.",
+        Edit("LagReports.report", "whole if node in members else hashless", "hashless"),
+        directed(ALONE + "hash_of_a_history_goes_to_those_who_have_one_to_compare_it_with"),
     ),
     mutation(
         "S7.3-committed",

@@ -39,6 +39,7 @@ class Bench:
         self.looks = 0
         self.room = DiskRoom.PLENTY
         self.is_leader, self.knows = False, True
+        self.members: tuple[NodeId, ...] = (ME, PEER)
         self.applied = Seq(4)
         self.http = HttpReports(HeartbeatSettings())
         self.runner: Any = SimpleNamespace(
@@ -96,8 +97,8 @@ class Bench:
         return 10 + seq
 
     def config(self) -> ChannelConfig:
-        """Two replicas."""
-        return ChannelConfig(((ME, PEER),))
+        """Of two replicas, unless the test adds some."""
+        return ChannelConfig((self.members,))
 
     # --- what the test does -----------------------------------------------------------------------
 
@@ -122,6 +123,7 @@ def position(
 
 
 MINE = ChannelPosition(HERE, Term(3), False, Seq(4), Seq(5), Seq(9), b"h", 15, 14)
+HASHLESS = msgspec.structs.replace(MINE, commit_hash=b"")
 
 
 # --- reports sent ---------------------------------------------------------------------------------
@@ -131,9 +133,17 @@ def test_report_tells_every_replica_here_with_a_number_of_its_own() -> None:
     """A report has the time, and where the HTTP interface is."""
     bench = Bench()
     for counter in (1, 2):
-        assert bench.told(PEER, STRANGER) == [(MINE,), (MINE,)]
-        report = LagReport(77, (MINE,), counter, HTTP)
-        assert bench.sent == [(PEER, report), (STRANGER, report)]
+        assert bench.told(PEER, STRANGER) == [(MINE,), (HASHLESS,)]
+        reports = [LagReport(77, (each,), counter, HTTP) for each in (MINE, HASHLESS)]
+        assert bench.sent == [(PEER, reports[0]), (STRANGER, reports[1])]
+
+
+def test_hash_of_a_history_goes_to_those_who_have_one_to_compare_it_with() -> None:
+    """S13: a node that becomes a member of the channel gets it from then on."""
+    bench = Bench()
+    assert bench.told(STRANGER) == [(HASHLESS,)]
+    bench.members = (ME, PEER, STRANGER)
+    assert bench.told(STRANGER) == [(MINE,)]
 
 
 def test_position_is_read_anew_only_after_something_happened() -> None:
@@ -180,7 +190,8 @@ def test_without_reports_for_routing_hosts_hear_all_and_everybody_the_leaders() 
     bench.is_leader = True
     bench.reports.moved(HERE)
     led = msgspec.structs.replace(MINE, is_leader=True)
-    assert bench.told(PEER, STRANGER) == [(led,), (led,)]
+    hashless = msgspec.structs.replace(led, commit_hash=b"")
+    assert bench.told(PEER, STRANGER) == [(led,), (hashless,)]
     assert bench.sent[0] == (PEER, LagReport(77, (led,), 2, HTTP))
 
 
