@@ -12,7 +12,7 @@ from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_UNAVAILABLE
 from raftstore.cli.replica_moves import cancel, plan, start, status, throttle
 from raftstore.client.results import NodeStatus
-from raftstore.errors import RaftstoreError
+from raftstore.errors import ArgumentError, RaftstoreError
 from raftstore.policy.leader_balance import LeaderPlan
 from raftstore.policy.views import knows_replicas, leader_plan
 from raftstore.protocol.admin import ClusterViewAnswer
@@ -36,8 +36,11 @@ for _command in (plan, start, status, cancel, throttle):
 
 @rebalance.command("leaders")
 @click.option("--dry-run", is_flag=True, help="Only print what would be moved.")
+@click.option("--on", "switch", flag_value="on", help="From now on it happens by itself.")
+@click.option("--off", "switch", flag_value="off", help="It happens by itself no more.")
+@click.option("--as-set", "switch", flag_value="as-set", help="As rebalance.leaders of nodes says.")
 @pass_context
-def leaders(context: Context, *, dry_run: bool) -> int:
+def leaders(context: Context, *, dry_run: bool, switch: str | None) -> int:
     """Hand leaderships over, one after the other, until every node leads its share.
 
     The plan is as even as the replicas allow, and of two even ones it prefers the first node of
@@ -47,11 +50,18 @@ def leaders(context: Context, *, dry_run: bool) -> int:
     that is refused leaves the leader where it is: the others go on, and the exit code is 4. Stop
     it with Ctrl-C: what is done stays.
 
+    With --on, --off or --as-set nothing is moved now: they say whether the cluster does it by
+    itself. That is kept in the catalog, so it holds for every node until it is said otherwise,
+    whichever leads the metadata channel; `raftstore rebalance status` shows it.
+
     \b
     Example:
       raftstore rebalance leaders --dry-run
       raftstore rebalance leaders
+      raftstore rebalance leaders --off
     """
+    if switch is not None:
+        return _switch(context, switch, dry_run=dry_run)
     with context.connect() as client:
         view = _whole_view(client)
         draining = [NodeId(node.id) for node in client.cluster_status().nodes if _drains(node)]
@@ -74,6 +84,25 @@ def leaders(context: Context, *, dry_run: bool) -> int:
                 context.say(f"{number} of {len(plan.moves)}: {name} to {target}: {result}")
             rows.append({"channel": name, "from": source, "to": target, "result": result})
     return _show(context, plan, dict(plan.after) if dry_run else led, rows)
+
+
+SWITCH: Final = {
+    "on": (True, "the cluster makes leaders even by itself"),
+    "off": (False, "the cluster leaves leaders where they are; drained nodes keep theirs, too"),
+    "as-set": (None, "leaders are made even where rebalance.leaders of the nodes says so"),
+}
+
+
+def _switch(context: Context, switch: str, *, dry_run: bool) -> int:
+    if dry_run:
+        raise ArgumentError(
+            f"--{switch} moves nothing, so there is no --dry-run of it; leave one out"
+        )
+    is_on, words = SWITCH[switch]
+    with context.connect() as client:
+        client.balance_leaders(is_on)
+    context.say(words)
+    return 0
 
 
 def _whole_view(client: Client) -> ClusterViewAnswer:

@@ -227,6 +227,11 @@ def _show_status(context: Context, found: RebalanceStatus) -> None:
         )
     if found.throttle:
         context.say(f"each node sends {_size(found.throttle)}/s of tables at most")
+    if found.leaders is not None:
+        word = "on" if found.leaders else "off"
+        context.say(
+            f"leaders are made even: {word} (`raftstore rebalance leaders --as-set` ends it)"
+        )
     for node, tag in found.tags.items():
         context.say(f"{node} is tagged {tag}")
 

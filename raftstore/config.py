@@ -16,7 +16,7 @@ PROTOCOL_VERSION: Final = 1
 FORMAT_VERSION: Final = 1
 """Of everything on disk; a newer one is refused (GAP-15)."""
 
-LEVEL: Final = 6
+LEVEL: Final = 7
 """What this version reads beyond the first: reported by all nodes, so that nothing is written
 that an older one would stop at (``raftstore.policy.levels``, docs/protocol.md)."""
 
@@ -513,7 +513,8 @@ class RebalanceSettings:
 
     leaders: bool = True
     """Whether leaderships are handed over until every node leads its share. Where it is off,
-    `raftstore rebalance leaders` does it when asked."""
+    `raftstore rebalance leaders` does it when asked. `raftstore rebalance leaders --off` and `--on`
+    win over this on every node, until `--as-set` ends that."""
     moves_max: int = 4
     """Leaderships that are handed over at a time, of all channels of the cluster."""
     calm_ms: int = 20_000
@@ -521,8 +522,10 @@ class RebalanceSettings:
     channel: before so much time has passed nothing is given to the first, the second is not moved,
     and the third plans nothing."""
     respect_ms: int = 600_000
-    """So long a leadership stays that was taken from a node that was up, as by `raftstore channel
-    step-down`, and that node is given no other one, unless a node comes or goes meanwhile."""
+    """So long a leadership stays that was taken from a node that was up, and that node is given no
+    other one. Where an operator asked for it (`raftstore channel step-down`) that holds whichever
+    node leads the metadata channel, and ends early with a restart of the node that gave it away;
+    where nobody is known to have asked, it ends when a node comes or goes."""
     stuck_ms: int = 600_000
     """A move of a replica (`raftstore rebalance start`) of which nothing has changed for so long,
     no state, no byte of the copy and no record, is given up as TIMEOUT."""

@@ -565,6 +565,12 @@ class AsyncClient:
         most = whole("bytes_per_s", bytes_per_s, 0)
         await self._rebalancing.throttle(most, self._context.deadline_ms(timeout))
 
+    async def balance_leaders(self, is_on: bool | None, *, timeout: float | None = None) -> None:  # noqa: FBT001
+        """Have leaders made even by themselves, or not; None: as ``rebalance.leaders`` is set."""
+        if is_on not in (True, False, None):
+            raise ArgumentError(f"is_on={is_on!r:.80} is no switch; give True, False or None")
+        await self._rebalancing.switch_leaders(is_on, self._context.deadline_ms(timeout))
+
     async def tag_node(self, node: str, tag: str, *, timeout: float | None = None) -> None:
         """Tag a node ``permanent_offline`` or ``temporary_offline``; ``none`` takes it away."""
         deadline_ms = self._context.deadline_ms(timeout)

@@ -13,7 +13,7 @@ from raftstore.client.requests.attempt import BuildRequest
 from raftstore.client.requests.leader_requests import Asked, LeaderRequests
 from raftstore.errors import ArgumentError, RaftstoreError, UnsupportedRequestError
 from raftstore.policy.evacuation import MOVES_OPEN_MAX
-from raftstore.policy.levels import REBALANCE_LEVEL
+from raftstore.policy.levels import LEADER_SWITCH_LEVEL, REBALANCE_LEVEL
 from raftstore.policy.rebalance import (
     ClusterNodes,
     NodeShare,
@@ -32,6 +32,7 @@ from raftstore.protocol.rebalance import (
     NodeTag,
     RebalanceAnswer,
     StartRebalance,
+    SwitchLeaders,
     TableSizesAnswer,
     TagNode,
     ThrottleCopies,
@@ -140,6 +141,8 @@ class RebalanceStatus:
     """Bytes of tables that a node sends in a second at most; 0: its setting counts."""
     tags: dict[str, str]
     """Of nodes that have one."""
+    leaders: bool | None = None
+    """Whether leaders are made even, as an operator has said; None: as each node is set."""
 
     @property
     def is_open(self) -> bool:
@@ -229,7 +232,9 @@ class Rebalancing:
         found = known.rebalance
         if found is None:
             none = MoveState.NOT_STARTED.value
-            return RebalanceStatus(0, none, "", 0, 0, False, (), known.throttle, tags)
+            return RebalanceStatus(
+                0, none, "", 0, 0, False, (), known.throttle, tags, known.leaders
+            )
         name_of = self._context.topology.name_of
         return RebalanceStatus(
             found.number,
@@ -241,6 +246,7 @@ class Rebalancing:
             tuple(_move_status(name_of(each.move.channel), each) for each in found.moves),
             known.throttle,
             tags,
+            known.leaders,
         )
 
     async def cancel(self, number: int, deadline_ms: int) -> None:
@@ -259,6 +265,16 @@ class Rebalancing:
             lambda request_id, left_ms: ThrottleCopies(request_id, bytes_per_s, left_ms),
             deadline_ms,
             is_read=False,
+        )
+
+    async def switch_leaders(self, is_on: bool | None, deadline_ms: int) -> None:  # noqa: FBT001
+        """Have leaders made even or not; None: as each node is set."""
+        await self._ask(
+            "turn even leaders on or off",
+            lambda request_id, left_ms: SwitchLeaders(request_id, is_on, left_ms),
+            deadline_ms,
+            is_read=False,
+            level=LEADER_SWITCH_LEVEL,
         )
 
     async def tag(self, node: str, tag: str, deadline_ms: int) -> None:
@@ -288,11 +304,12 @@ class Rebalancing:
         deadline_ms: int,
         *,
         is_read: bool = True,
+        level: int = REBALANCE_LEVEL,
     ) -> object:
         await self._context.discovery.refresh(deadline_ms)
         channel = self._context.topology.metadata_channel
         assert channel is not None
-        asked = Asked(what, is_read=is_read, level=REBALANCE_LEVEL)
+        asked = Asked(what, is_read=is_read, level=level)
         if isinstance(build, type):
             question = build
             return await self._leaders.ask(

@@ -203,6 +203,7 @@ class RequestHandler:
             return
         self._active.touch(runner.channel)
         if self._controller.commands.await_step_down(client, message, runner, now_ms):
+            self._parts.leaders.given_away.asked(runner, now_ms + message.timeout_ms)
             runner.request_hand_over(message.target, "asked by an operator", now_ms)
 
     def _events(self, message: Events) -> EventsAnswer:

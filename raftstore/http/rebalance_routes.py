@@ -43,6 +43,9 @@ class RebalanceBody(msgspec.Struct, frozen=True):
     """Bytes of tables that a node sends in a second at most; 0: its setting counts."""
     tags: dict[str, str]
     """Of nodes that have one."""
+    leaders: bool | None
+    """Whether leaders are made even, as an operator has said; null: as rebalance.leaders of the
+    nodes is set."""
     moves: tuple[MoveBody, ...]
 
 

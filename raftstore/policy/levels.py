@@ -78,7 +78,16 @@ MEMBERS_LEVEL: Final = 6
 RESTORE_LEVEL: Final = 6
 """Nodes below it do not know that a table may be on its way in from a backup."""
 
-LEVEL_OF_FORMAT: Final = {2: 1, 3: TABLE_SETTINGS_LEVEL, 4: DURABILITY_LEVEL, 5: MEMBERS_LEVEL}
+LEADER_SWITCH_LEVEL: Final = LEVEL_OF_TAG[Tag.SwitchLeaders]
+"""Nodes below it know of no switch for even leaders, and go by their settings."""
+
+LEVEL_OF_FORMAT: Final = {
+    2: 1,
+    3: TABLE_SETTINGS_LEVEL,
+    4: DURABILITY_LEVEL,
+    5: MEMBERS_LEVEL,
+    6: LEADER_SWITCH_LEVEL,
+}
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 
 GET_MANY_LEVEL: Final = LEVEL_OF_TAG[Tag.GetMany]

@@ -164,6 +164,9 @@ class LagReport(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """host:port of the sender's HTTP interface; empty: none."""
     room: Count63 = 0
     """What the sender's disk has room for, as in ``DiskRoom``; a greater number is less."""
+    given_away: tuple[tuple[ChannelId, Count63], ...] = ()
+    """Channels whose leadership the sender gave away because an operator asked, and for how many ms
+    they stay where they are; only to voters of the metadata channel."""
 
 
 class ConfigReport(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):

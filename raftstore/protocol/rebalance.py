@@ -155,18 +155,28 @@ class ThrottleCopies(Request, frozen=True, array_like=True, gc=False, tag=tag_of
     timeout_ms: TimeoutMs
 
 
+class SwitchLeaders(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Operator: have leaders made even, or (False) leave them where they are; None: as each node is
+    set."""
+
+    is_on: bool | None
+    timeout_ms: TimeoutMs
+
+
 class AskRebalance(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """How far is the rebalance that is open, or how did the last one end?"""
 
 
 class RebalanceAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """``rebalance``: None before the first one. ``tags``: of nodes that have one."""
+    """``rebalance``: None before the first one. ``tags``: of nodes that have one. ``leaders``:
+    whether they are made even; None: as each node is set."""
 
     request_id: RequestId
     rebalance: RebalanceReport | None
     throttle: Count63
     """Bytes a second; 0: the settings of the nodes count."""
     tags: dict[NodeId, NodeTag] = {}
+    leaders: bool | None = None
 
 
 class AskTableSizes(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -200,6 +210,12 @@ class CopyReport(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 RebalanceRequest = (
-    TagNode | StartRebalance | CancelRebalance | ThrottleCopies | AskRebalance | AskTableSizes
+    TagNode
+    | StartRebalance
+    | CancelRebalance
+    | ThrottleCopies
+    | SwitchLeaders
+    | AskRebalance
+    | AskTableSizes
 )
 RebalanceReply = RebalanceAnswer | TableSizesAnswer

@@ -166,6 +166,7 @@ class Tag(IntEnum):
     RebalanceAnswer = 185
     AskTableSizes = 186
     TableSizesAnswer = 187
+    SwitchLeaders = 188
 
 
 RETIRED: Final[frozenset[Tag]] = frozenset()
@@ -234,6 +235,7 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.RebalanceAnswer: 6,
     Tag.AskTableSizes: 6,
     Tag.TableSizesAnswer: 6,
+    Tag.SwitchLeaders: 7,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the

@@ -59,6 +59,7 @@ from raftstore.state_machines.catalog_rebalance import (
     EndRebalance,
     KnownRebalance,
     RebalanceCommand,
+    SetSwitch,
     SetThrottle,
     StepMove,
     TagNodeCommand,
@@ -283,7 +284,7 @@ class CatalogMachine(StateMachine):
                 return _register_node(command, read)
             case AddTicket() | JoinNode() | DrainNode() | RemoveNode():
                 return apply_members(command, record, read)
-            case TagNodeCommand() | SetThrottle() | BeginRebalance():
+            case TagNodeCommand() | SetThrottle() | SetSwitch() | BeginRebalance():
                 return apply_rebalance(command, record, read)
             case StepMove() | CancelMoves() | EndRebalance():
                 return apply_rebalance(command, record, read)

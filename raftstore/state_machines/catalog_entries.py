@@ -9,7 +9,7 @@ import msgspec
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.types import NodeId, Small31
 
-CATALOG_FORMAT: Final = 5
+CATALOG_FORMAT: Final = 6
 """Newest version of commands and rows read here. A newer one stops the node: it could not keep the
 catalog."""
 
@@ -32,6 +32,10 @@ restored, which older nodes would serve before it is whole."""
 MEMBERS_FORMAT: Final = 5
 """Of commands by which nodes join, drain and leave, and of their rows: older nodes stop there, for
 they would take part with nodes that are retired."""
+
+SWITCH_FORMAT: Final = 6
+"""Of the command that turns even leaders on or off, and of its row: older nodes stop there, for
+they would go by their settings."""
 
 NODE_PREFIX: Final = b"n/"
 

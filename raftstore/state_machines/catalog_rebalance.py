@@ -1,10 +1,11 @@
-"""Rebalances in the catalog: their moves and how far they are, tags of nodes, and the throttle.
+"""Rebalances in the catalog: their moves and how far they are, tags of nodes, and switches.
 
 Rows are ``b/rebalance`` (the one that is open, or the last one), ``m/<channel id>`` (a move of it),
-``g/<node id>`` (a tag) and ``b/throttle``. There is one rebalance at a time, with at most one move
-of a channel. Which replicas a channel has is decided by its order and its log (M20): a move only
-says what is to be ordered, and what became of that. Its state goes forward only, by a
-compare-and-set, so whichever leader of the metadata channel goes on does no step twice (FIP-29).
+``g/<node id>`` (a tag), ``b/throttle`` and ``b/leaders`` (whether leaders are made even). There is
+one rebalance at a time, with at most one move of a channel. Which replicas a channel has is decided
+by its order and its log (M20): a move only says what is to be ordered, and what became of that. Its
+state goes forward only, by a compare-and-set, so whichever leader of the metadata channel goes on
+does no step twice (FIP-29).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE
 from raftstore.state_machines.catalog_entries import (
     MEMBERS_FORMAT,
+    SWITCH_FORMAT,
     NodeEntry,
     decode_entry,
     node_key,
@@ -42,6 +44,7 @@ REBALANCE_PREFIX: Final = b"b/"
 MOVE_PREFIX: Final = b"m/"
 REBALANCE_KEY: Final = REBALANCE_PREFIX + b"rebalance"
 THROTTLE_KEY: Final = REBALANCE_PREFIX + b"throttle"
+LEADERS_KEY: Final = REBALANCE_PREFIX + b"leaders"
 MOVES_MAX: Final = 1_000
 """Of one rebalance: they are one record. Those of a larger plan are done by several."""
 
@@ -61,6 +64,13 @@ class ThrottleEntry(msgspec.Struct, frozen=True):
 
     bytes_per_s: Count63
     format: Small31 = MEMBERS_FORMAT
+
+
+class SwitchEntry(msgspec.Struct, frozen=True):
+    """Whether leaders are made even, whatever the settings of nodes say."""
+
+    is_on: bool
+    format: Small31 = SWITCH_FORMAT
 
 
 class MoveEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,6 +130,13 @@ class SetThrottle(msgspec.Struct, frozen=True, tag_field="op", tag="set_throttle
     format: Small31 = MEMBERS_FORMAT
 
 
+class SetSwitch(msgspec.Struct, frozen=True, tag_field="op", tag="set_leaders"):
+    """``entry``: the bytes of the SwitchEntry that are stored; empty: settings count."""
+
+    entry: bytes
+    format: Small31 = SWITCH_FORMAT
+
+
 class BeginRebalance(msgspec.Struct, frozen=True, tag_field="op", tag="begin_rebalance"):
     """Begins these moves, if none are open."""
 
@@ -158,7 +175,13 @@ class EndRebalance(msgspec.Struct, frozen=True, tag_field="op", tag="end_rebalan
 
 
 RebalanceCommand = (
-    TagNodeCommand | SetThrottle | BeginRebalance | StepMove | CancelMoves | EndRebalance
+    TagNodeCommand
+    | SetThrottle
+    | SetSwitch
+    | BeginRebalance
+    | StepMove
+    | CancelMoves
+    | EndRebalance
 )
 
 
@@ -174,6 +197,8 @@ class KnownRebalance:
     """What operators say of the near future of nodes."""
     throttle: int = 0
     """Bytes of tables that a node may send in a second; 0: its setting counts."""
+    leaders: bool | None = None
+    """Whether leaders are made even; None: settings count."""
     seqs: dict[ChannelId, Seq] = field(default_factory=dict)
     """Per move the seq of the record that wrote its row."""
 
@@ -196,6 +221,8 @@ class KnownRebalance:
             self.last = decode_entry(value, RebalanceEntry)
         elif key == THROTTLE_KEY:
             self.throttle = decode_entry(value, ThrottleEntry).bytes_per_s
+        elif key == LEADERS_KEY:
+            self.leaders = decode_entry(value, SwitchEntry).is_on
         else:
             return False
         return True
@@ -214,6 +241,11 @@ def tag_node_command(node: NodeId, tag: NodeTag | None) -> bytes:
 def throttle_command(bytes_per_s: int) -> bytes:
     """Payload that bounds the copies of tables; 0: the settings of the nodes count."""
     return _encode(SetThrottle(_encode(ThrottleEntry(bytes_per_s)) if bytes_per_s else b""))
+
+
+def switch_command(is_on: bool | None) -> bytes:  # noqa: FBT001 - three states
+    """Payload that turns even leaders on or off; None: the settings of the nodes count."""
+    return _encode(SetSwitch(b"" if is_on is None else _encode(SwitchEntry(is_on))))
 
 
 def rebalance_command(command: RebalanceCommand) -> bytes:
@@ -245,6 +277,8 @@ def apply_rebalance(command: RebalanceCommand, record: Record, read: Read) -> Ap
             return _tag(command, read)
         case SetThrottle():
             return _set(THROTTLE_KEY, command.entry, read)
+        case SetSwitch():
+            return _set(LEADERS_KEY, command.entry, read)
         case BeginRebalance():
             return _begin(command, record, read)
         case StepMove():

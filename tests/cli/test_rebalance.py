@@ -53,6 +53,7 @@ class FakeClient:
         self._draining = draining
         self._stuck = stuck
         self.moved: list[tuple[str, str | None]] = []
+        self.switched: list[bool | None] = []
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +72,10 @@ class FakeClient:
             SimpleNamespace(id=node, status=own) for node, own in zip(NODES, told, strict=True)
         ]
         return SimpleNamespace(nodes=nodes)
+
+    def balance_leaders(self, is_on: bool | None) -> None:
+        """Remember it."""
+        self.switched.append(is_on)
 
     def step_down(self, channel: str, *, target: str | None = None) -> None:
         """Remember it."""
@@ -109,6 +114,30 @@ def test_a_dry_run_moves_nothing_and_prints_the_same_plan(monkeypatch: pytest.Mo
     assert (result.return_value, client.moved) == (0, [])
     assert result.stdout.count("planned") == 4
     assert "n2 leads 2 channels, 6 before" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "is_on", "said"),
+    [
+        ("--on", True, "makes leaders even by itself"),
+        ("--off", False, "leaves leaders where they are"),
+        ("--as-set", None, "where rebalance.leaders of the nodes says so"),
+    ],
+)
+def test_switch_moves_nothing_now(
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    is_on: bool | None,
+    said: str,
+) -> None:
+    """It says what the cluster does by itself from now on; a dry run of that is refused."""
+    client = FakeClient(view((2,) * 6))
+    result = run(monkeypatch, client, option)
+    assert (result.return_value, client.switched, client.moved) == (0, [is_on], [])
+    assert said in result.stderr
+    result = run(monkeypatch, client, option, "--dry-run")
+    assert f"{option} moves nothing" in str(result.exception)
+    assert client.switched == [is_on]
 
 
 def test_a_hand_over_that_is_refused_stays_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,6 +353,10 @@ class Client(BatchClient):
         """Let each node send so many bytes of tables a second at most; 0: as it is set."""
         self._loop.call(self._client.throttle_copies(bytes_per_s, timeout=timeout))
 
+    def balance_leaders(self, is_on: bool | None, *, timeout: float | None = None) -> None:  # noqa: FBT001
+        """Have leaders made even by themselves, or not; None: as ``rebalance.leaders`` is set."""
+        self._loop.call(self._client.balance_leaders(is_on, timeout=timeout))
+
     def tag_node(self, node: str, tag: str, *, timeout: float | None = None) -> None:
         """Tag a node ``permanent_offline`` or ``temporary_offline``; ``none`` takes it away."""
         self._loop.call(self._client.tag_node(node, tag, timeout=timeout))

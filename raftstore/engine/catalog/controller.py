@@ -107,6 +107,8 @@ class CatalogController:
         self.proposals = proposals
         self.on_retired: Callable[[str], None] = lambda _: None
         """Is called when this node has left the cluster for ever (M27), with the reason."""
+        self.on_leaders_switched: Callable[[int], None] = lambda _: None
+        """Is called when an operator has turned even leaders on or off, with the time."""
         self._seen: dict[NodeId, str] = dict(identity.configured)
         if identity.advertise:
             self._seen[identity.me] = identity.advertise
@@ -276,6 +278,8 @@ class CatalogController:
             self.catalog = Catalog.from_rows(rows, page.applied_seq, before=before)
             self._follow(before, now_ms)
             self._lead_members(now_ms)
+            if self.catalog.rebalance.leaders != before.rebalance.leaders:
+                self.on_leaders_switched(now_ms)
         self.commands.check_waiting(now_ms)
 
     def _lead_members(self, now_ms: int) -> None:

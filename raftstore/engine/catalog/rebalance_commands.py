@@ -28,11 +28,12 @@ from raftstore.protocol.rebalance import (
     RebalanceAnswer,
     RebalanceReport,
     StartRebalance,
+    SwitchLeaders,
     TagNode,
     ThrottleCopies,
     WantedMove,
 )
-from raftstore.state_machines.catalog_entries import MEMBERS_FORMAT
+from raftstore.state_machines.catalog_entries import MEMBERS_FORMAT, SWITCH_FORMAT
 from raftstore.state_machines.catalog_rebalance import (
     BeginRebalance,
     CancelMoves,
@@ -40,6 +41,7 @@ from raftstore.state_machines.catalog_rebalance import (
     moves_problem,
     overall_state,
     rebalance_command,
+    switch_command,
     tag_node_command,
     throttle_command,
 )
@@ -48,6 +50,9 @@ from raftstore.types import NodeId, Seq, channel_partition, node_name
 THROTTLE_MIN: Final = 256 * 1024
 """Bytes a second: with less, a chunk would leave after its receiver has given it up."""
 _NONE_OPEN: Final = "no rebalance is open; `raftstore rebalance status` shows the last one"
+
+
+RebalanceOrder = TagNode | StartRebalance | CancelRebalance | ThrottleCopies | SwitchLeaders
 
 
 class RebalanceCommands:
@@ -73,7 +78,7 @@ class RebalanceCommands:
     def on_request(
         self,
         client: int,
-        request: TagNode | StartRebalance | CancelRebalance | ThrottleCopies | AskRebalance,
+        request: RebalanceOrder | AskRebalance,
         now_ms: int,
     ) -> None:
         """A command, or a question, of an operator."""
@@ -91,8 +96,10 @@ class RebalanceCommands:
                 self._cancel(client, request, now_ms)
             case ThrottleCopies():
                 self._throttle(client, request, now_ms)
+            case SwitchLeaders():
+                self._switch(client, request, now_ms)
 
-    # --- tags and the throttle --------------------------------------------------------------------
+    # --- tags, the throttle and the switch --------------------------------------------------------
 
     def _tag(self, client: int, request: TagNode, now_ms: int) -> None:
         nodes = self._view.catalog.nodes
@@ -117,6 +124,16 @@ class RebalanceCommands:
         command = throttle_command(request.bytes_per_s)
         changed = Refusal(ChangePendingError, "the throttle was changed meanwhile; repeat it")
         self._propose(client, request.request_id, command, now_ms, lambda: changed)
+
+    def _switch(self, client: int, request: SwitchLeaders, now_ms: int) -> None:
+        self._propose(
+            client,
+            request.request_id,
+            switch_command(request.is_on),
+            now_ms,
+            None,
+            number=SWITCH_FORMAT,
+        )
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -259,7 +276,9 @@ class RebalanceCommands:
                 last.number, last.reason, state, last.begun_ms, last.ended_ms,
                 last.is_cancelled, moves,
             )  # fmt: skip
-        return RebalanceAnswer(request.request_id, report, known.throttle, dict(known.tags))
+        return RebalanceAnswer(
+            request.request_id, report, known.throttle, dict(known.tags), known.leaders
+        )
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -271,8 +290,11 @@ class RebalanceCommands:
         now_ms: int,
         why_conflict: Callable[[], Refusal] | None,
         on_applied: Callable[[], Refusal | None] | None = None,
+        *,
+        number: int = MEMBERS_FORMAT,
     ) -> None:
-        """``on_applied`` answers by itself, or says why it has failed."""
+        """``on_applied`` answers by itself, or says why it has failed. ``number``: format of the
+        command."""
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
@@ -288,7 +310,7 @@ class RebalanceCommands:
             if refusal is not None:
                 self._fail(client, request_id, refusal)
 
-        refusal = self._view.refusal_of_format(MEMBERS_FORMAT)
+        refusal = self._view.refusal_of_format(number)
         self._view.proposals.propose(self._view.metadata, command, done, now_ms, refusal=refusal)
 
     def _fail(self, client: int, request_id: int, refusal: Refusal) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from raftstore.config import RebalanceSettings
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.leaders.given_away import GivenAway
 from raftstore.engine.leaders.parts import LeaderParts
 from raftstore.engine.leaders.settled import SettledLeaders
 from raftstore.policy.leader_balance import LeaderMove, LedChannel, plan_moves
@@ -52,11 +53,13 @@ class LeaderBalancer:
         parts: LeaderParts,
         settings: RebalanceSettings,
         ask: Callable[[NodeId, TakeLead], None],
+        given_away: GivenAway,
     ) -> None:
         """``ask``: takes a request to the node that shall lead."""
         self._parts = parts
         self._settings = settings
         self._ask = ask
+        self._given_away = given_away
         self._settled = SettledLeaders(settings)
         self._plans = False
         """Whether this node led the metadata channel at the last look."""
@@ -87,11 +90,22 @@ class LeaderBalancer:
         """Moves that were asked for and are not done, while this node plans."""
         return tuple(found.move for found in self._open.values())
 
+    @property
+    def is_on(self) -> bool:
+        """Whether leaders are made even: an operator's switch wins over the setting."""
+        switch = self._parts.controller.catalog.rebalance.leaders
+        return self._settings.leaders if switch is None else switch
+
+    def switched(self, now_ms: int) -> None:
+        """An operator has turned it on or off: where it is off, the next look is the last."""
+        self.deadlines.push(_LOOK, now_ms)
+
     def status(self, now_ms: int) -> dict[str, Any]:
         """Plan and moves, for reports."""
         since_ms = self._balancing_since_ms
         return {
-            "is_on": self._settings.leaders,
+            "is_on": self.is_on,
+            "switch": self._parts.controller.catalog.rebalance.leaders,
             "plans": self._plans,
             "drains": self._parts.me in self._leaving(),
             "balancing_ms": None if since_ms is None else now_ms - since_ms,
@@ -105,7 +119,7 @@ class LeaderBalancer:
         """The channel has another leader: look at once if that is what was waited for, or may make
         this node the one that plans."""
         is_mine = channel in self._open or channel == self._parts.controller.metadata_channel
-        if is_mine and self._settings.leaders:
+        if is_mine and self.is_on:
             self.deadlines.push(_LOOK, now_ms)
 
     def on_timer(self, now_ms: int) -> None:
@@ -128,7 +142,7 @@ class LeaderBalancer:
     # --- a look -----------------------------------------------------------------------------------
 
     def _look(self, now_ms: int) -> None:
-        if not self._parts.is_planner:
+        if not self._parts.is_planner or not self.is_on:
             self._rest(now_ms)
             return
         if not self._plans:
@@ -140,17 +154,18 @@ class LeaderBalancer:
         self._look_at_catalog()
         self.deadlines.push(_LOOK, now_ms + max(LOOK_MS, len(self._placed)))
         up = self._look_at_nodes(now_ms)
+        self._settled.respect(self._given_away.kept(up, now_ms))
         for channel in self._placed:
             self._look_at(channel, up, now_ms)
         self._balance(up, now_ms)
 
     def _rest(self, now_ms: int) -> None:
-        """Another node plans, or this one cannot do so yet."""
+        """Another node plans, or this one cannot do so yet, or is not to."""
         self._open.clear()
         self._plans = False
         self._balancing_since_ms = None
         self.moves_left = 0
-        if self._parts.planner == self._parts.me:
+        if self._parts.planner == self._parts.me and self.is_on:
             self.deadlines.push(_LOOK, now_ms + LOOK_MS)
 
     def _look_at_catalog(self) -> None:

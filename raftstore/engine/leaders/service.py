@@ -5,6 +5,7 @@ from __future__ import annotations
 from raftstore.engine.channel.channel_parts import RoleBefore
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.leaders.balancer import LeaderBalancer
+from raftstore.engine.leaders.given_away import GivenAway
 from raftstore.engine.leaders.move_requests import MoveRequests
 from raftstore.engine.leaders.parts import LeaderParts
 from raftstore.engine.leaders.standbys import Standbys
@@ -18,18 +19,24 @@ class Leaders:
 
     def __init__(self, parts: LeaderParts) -> None:
         self._parts = parts
-        self.balancer = LeaderBalancer(parts, parts.node.settings.rebalance, self._ask)
+        settings = parts.node.settings.rebalance
+        self.given_away = GivenAway(parts, settings.respect_ms)
+        self.balancer = LeaderBalancer(parts, settings, self._ask, self.given_away)
         self.standbys = Standbys(parts, parts.node.settings.iss)
         self.move_requests = MoveRequests(parts, self.standbys, self.balancer.on_refused)
         self.deadlines = (self.balancer.deadlines, self.standbys.deadlines)
         parts.watch.reports.on_position = self.standbys.on_position
         parts.watch.reports.in_sync = self.standbys.in_sync
+        parts.watch.reports.given_away = self.given_away.report
+        parts.watch.reports.on_given_away = self.given_away.on_report
+        parts.controller.on_leaders_switched = self.balancer.switched
         parts.watch.on_up_changed = self.standbys.up_changed
         self.stood_still = self.move_requests.stood_still
 
     def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:
         """A channel's role, term or leader changed."""
         self.standbys.leader_changed(runner, before, now_ms)
+        self.given_away.leader_changed(runner, before, now_ms)
         self.balancer.leader_changed(runner.channel, now_ms)
 
     def on_timer(self, now_ms: int) -> None:

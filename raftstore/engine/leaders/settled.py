@@ -3,8 +3,9 @@
 A leader that was just elected or moved stays for a moment: a channel that recovers is left alone,
 and nothing goes to and fro. A leadership that another node took over while the one that had it was
 up was moved on purpose, as by `raftstore channel step-down`, or for a reason that is not known
-here. It stays for longer, and the node that gave it away is given no other one meanwhile. All of
-that is in memory, at the leader of the metadata channel, and ends when a node comes or goes.
+here. It stays for longer, and the node that gave it away is given no other one meanwhile. That is
+in memory, at the leader of the metadata channel, and ends when a node comes or goes. What operators
+asked for is known to the nodes that they asked (``given_away``), and ends with its time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ class SettledLeaders:
     def __init__(self, settings: RebalanceSettings) -> None:
         self._settings = settings
         self._seen: dict[ChannelId, _Seen] = {}
+        self._asked_for: Collection[ChannelId] = ()
+        """Channels that operators had nodes give away."""
+        self._asked: Collection[NodeId] = ()
+        """Those nodes."""
+
+    def respect(self, asked_for: Collection[tuple[ChannelId, NodeId]]) -> None:
+        """These leaderships were given away because an operator asked, and stay, as nodes report:
+        whatever happened to nodes, or to who plans, since then."""
+        self._asked_for = {channel for channel, _ in asked_for}
+        self._asked = {node for _, node in asked_for}
 
     def clear(self) -> None:
         """Nothing is known: this node has not planned before, or not for a while."""
@@ -78,11 +89,16 @@ class SettledLeaders:
     def may_move(self, channel: ChannelId, now_ms: int) -> bool:
         """Whether the channel has had its leader for long enough."""
         seen = self._seen.get(channel)
-        return seen is not None and self._is_settled(seen, now_ms) and now_ms >= seen.kept_until_ms
+        return (
+            seen is not None
+            and self._is_settled(seen, now_ms)
+            and now_ms >= seen.kept_until_ms
+            and channel not in self._asked_for
+        )
 
     def relieved(self, now_ms: int) -> set[NodeId]:
         """Nodes that gave a leadership away which is kept where it is: they get no other one."""
-        return {
+        return {*self._asked} | {
             seen.given_by
             for seen in self._seen.values()
             if seen.given_by is not None and now_ms < seen.kept_until_ms

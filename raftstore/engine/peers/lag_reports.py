@@ -39,6 +39,10 @@ class Committed(NamedTuple):
     """Micro-batches up to there; NOT_REPORTED: the sender of the seq did not count them."""
 
 
+KeptChannels = tuple[tuple[ChannelId, int], ...]
+"""Channels, and for how many ms they stay where they are."""
+
+
 class _Mine(NamedTuple):
     """The position of a channel here, with its hash and without."""
 
@@ -89,6 +93,10 @@ class LagReports:
         """Is called with every position that is reported of a channel hosted here."""
         self.in_sync: Callable[[ChannelRunner], InSync | None] = _unknown
         """Who keeps up with a leader here."""
+        self.given_away: Callable[[NodeId], KeptChannels] = lambda _: ()
+        """What a node is to know of leaderships that operators had this one give away."""
+        self.on_given_away: Callable[[NodeId, KeptChannels, int], None] = _no_word
+        """Is called with what other nodes report of that, and when it arrived."""
 
     # --- reports sent -----------------------------------------------------------------------------
 
@@ -123,7 +131,8 @@ class LagReports:
                 for members, whole, hashless in mine
                 if is_for_all or whole.is_leader or node in members
             )
-            self._parts.outbox.send_known(node, LagReport(wall_ms, needed, *about_me))
+            report = LagReport(wall_ms, needed, *about_me, self.given_away(node))
+            self._parts.outbox.send_known(node, report)
 
     def _positions_here(self) -> list[tuple[tuple[NodeId, ...], ChannelPosition, ChannelPosition]]:
         """The members of each channel here, and its position with its hash and without."""
@@ -173,6 +182,7 @@ class LagReports:
             self._room_of[sender] = message.room
         else:
             self._room_of.pop(sender, None)
+        self.on_given_away(sender, message.given_away, arrived_ms)
         self._hosted[sender] = {}
         for position in message.positions:
             channel = position.channel
@@ -327,6 +337,10 @@ class LagReports:
 
 
 def _nothing(runner: ChannelRunner, sender: NodeId, position: ChannelPosition) -> None:
+    """A report goes nowhere else."""
+
+
+def _no_word(sender: NodeId, given_away: KeptChannels, arrived_ms: int) -> None:
     """A report goes nowhere else."""
 
 

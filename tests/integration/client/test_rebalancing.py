@@ -23,6 +23,7 @@ from raftstore.protocol.rebalance import (
     RebalanceAnswer,
     RebalanceReport,
     StartRebalance,
+    SwitchLeaders,
     TableSizesAnswer,
     TagNode,
     ThrottleCopies,
@@ -44,6 +45,7 @@ class Rebalanced(FakeCluster):
         self.orders: tuple[OrderedReplicas, ...] = ()
         self.tags: dict[NodeId, NodeTag] = {}
         self.copied = (0, 0)
+        self.leaders: bool | None = None
         self.report: RebalanceReport | None = None
         for channel in self.add_table("t", 4):
             channel.replicas = self._ids()[:3]
@@ -56,7 +58,8 @@ class Rebalanced(FakeCluster):
             case AskOrders():
                 reply(OrdersAnswer(message.request_id, self.orders))
             case AskRebalance():
-                reply(RebalanceAnswer(message.request_id, self.report, 5_000_000, self.tags))
+                known = self.report, 5_000_000, self.tags, self.leaders
+                reply(RebalanceAnswer(message.request_id, *known))
             case AskTableSizes():
                 held = [c for c in self.channels.values() if node.id in c.replicas]
                 sizes = tuple((c.channel, 10 * MIB) for c in held)
@@ -186,5 +189,23 @@ def test_commands_say_what_is_asked_and_wrong_ones_ask_for_nothing() -> None:
             node.request_scripts.extendleft([fail("change_done", "it has ended")] * 3)
         with pytest.raises(ChangeDoneError, match="it has ended"):
             await client.cancel_rebalance(61)
+
+    play(test)
+
+
+def test_even_leaders_are_turned_on_and_off_and_shown() -> None:
+    """Three states, of which one is that the settings count; an older leader is asked nothing."""
+
+    async def test(cluster: Rebalanced, client: AsyncClient) -> None:
+        for is_on in (True, False, None):
+            await client.balance_leaders(is_on)
+        assert [type(asked) for asked in cluster.asked] == [SwitchLeaders] * 3
+        told: list[Any] = cluster.asked
+        assert [asked.is_on for asked in told] == [True, False, None]
+        with pytest.raises(ArgumentError, match="is_on='off' is no switch"):
+            await client.balance_leaders("off")  # type: ignore[arg-type]
+        for leaders in (None, False):
+            cluster.leaders = leaders
+            assert (await client.rebalance_status()).leaders is leaders
 
     play(test)

@@ -56,6 +56,18 @@ LEADERS_RULES: tuple[Mutation, ...] = (
         directed(EVEN + "a_node_that_drains_or_is_tagged_leads_nothing_after_a_while"),
     ),
     mutation(
+        "leaders-off",
+        "Leaders are made even although an operator has turned that off.",
+        Edit("LeaderBalancer.is_on", "switch is None", "True"),
+        directed(EVEN + "an_operator_turns_it_off_and_on_whoever_plans"),
+    ),
+    mutation(
+        "leaders-asked",
+        "What an operator moved is forgotten with the node that planned.",
+        Edit("SettledLeaders.respect", "{channel for channel, _ in asked_for}", "()"),
+        directed(EVEN + "what_an_operator_moved_stays_when_another_node_plans"),
+    ),
+    mutation(
         "leaders-at-once",
         "All moves of a plan begin at once.",
         Edit("LeaderBalancer._balance", "plan.moves[:room]", "plan.moves"),

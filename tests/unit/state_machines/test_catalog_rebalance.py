@@ -22,6 +22,7 @@ from raftstore.state_machines.catalog_rebalance import (
     moves_problem,
     overall_state,
     rebalance_command,
+    switch_command,
     tag_node_command,
     throttle_command,
 )
@@ -169,6 +170,15 @@ def test_throttle_is_set_and_taken_back() -> None:
     for bytes_per_s in (1_000_000, 2_000_000, 0, 0):
         assert rows.command(throttle_command(bytes_per_s)) is None
         assert rows.catalog.rebalance.throttle == bytes_per_s
+
+
+def test_switch_for_even_leaders_has_three_states() -> None:
+    """None: the settings of the nodes count."""
+    rows = Rows()
+    assert rows.catalog.rebalance.leaders is None
+    for is_on in (False, True, True, None, None):
+        assert rows.command(switch_command(is_on)) is None
+        assert rows.catalog.rebalance.leaders is is_on
 
 
 @pytest.mark.parametrize(

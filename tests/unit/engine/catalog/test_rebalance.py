@@ -17,6 +17,7 @@ from raftstore.protocol.rebalance import (
     NodeTag,
     RebalanceReport,
     StartRebalance,
+    SwitchLeaders,
     TableSizesAnswer,
     TagNode,
     ThrottleCopies,
@@ -321,6 +322,15 @@ def test_throttle_bounds_what_every_node_sends() -> None:
             assert node.runner is not None
             assert node.runner.snapshots.sender.second_bytes() == sent
         assert world.ask(AskRebalance(1)).throttle == wanted
+
+
+def test_switch_for_even_leaders_is_shown_where_it_was_set() -> None:
+    """None: settings count."""
+    world = Moves()
+    assert world.ask(AskRebalance(1)).leaders is None
+    for wanted in (False, True, None):
+        assert isinstance(world.ask(SwitchLeaders(1, wanted, 5_000)), Done)
+        assert world.ask(AskRebalance(1)).leaders is wanted
 
 
 def test_sizes_of_tables_are_reported() -> None:

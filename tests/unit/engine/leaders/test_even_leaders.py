@@ -15,7 +15,7 @@ from raftstore.protocol.admin import StepDown
 from raftstore.protocol.leader_moves import AskLead, LeadRefused, TakeLead
 from raftstore.protocol.members import Drain
 from raftstore.protocol.message import Done, Message
-from raftstore.protocol.rebalance import NodeTag, TagNode
+from raftstore.protocol.rebalance import NodeTag, SwitchLeaders, TagNode
 from raftstore.testing.leader_counts import LEADERLESS_MS_MAX, LeaderCounts
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import REBALANCE, STORAGE, SimCluster
@@ -417,3 +417,114 @@ def test_a_node_that_drains_or_is_tagged_leads_nothing_after_a_while(tag: NodeTa
     run(world.cluster, REBALANCE.calm_ms + 3_000)
     assert world.led == 0
     assert sorted(world.counts.led().values()) == [0, 3, 3]
+
+
+def switch(world: World, is_on: bool | None) -> Message:
+    """An operator turns even leaders on or off, and gets the answer of the planner."""
+    world.planner = world.cluster.leaders()[world.metadata]
+    answers = ask(world.cluster, world.planner, SwitchLeaders(1, is_on, 2_000))
+    run(world.cluster, 1_000)
+    return answers[0]
+
+
+def test_an_operator_turns_it_off_and_on_whoever_plans() -> None:
+    """It is in the catalog: a planner that comes later obeys it, too, whatever its settings say."""
+    world = World()
+    assert isinstance(switch(world, False), Done)
+    status = world.balancer.status(0)
+    assert (status["is_on"], status["switch"]) == (False, False)
+    world.restart()
+    other = next(n for n in world.cluster.nodes.values() if n not in (world.planner, world.node))
+    ask(world.cluster, world.planner, StepDown(1, world.metadata, other.node, 2_000))
+    run(world.cluster, 30_000)
+    assert world.cluster.leaders()[world.metadata] is other
+    assert (world.led, world.of(TakeLead)) == (0, [])
+    assert isinstance(switch(world, True), Done)
+    run(world.cluster, REBALANCE.calm_ms + 3_000)
+    assert world.led == 2
+
+
+def test_without_the_switch_settings_count_again() -> None:
+    """Off in the settings, on by the switch, and as set again."""
+    world = World(replace(REBALANCE, leaders=False))
+    assert isinstance(switch(world, True), Done)
+    world.restart()
+    run(world.cluster, REBALANCE.calm_ms + 3_000)
+    assert world.led == 2
+    assert isinstance(switch(world, None), Done)
+    status = world.balancer.status(0)
+    assert (status["is_on"], status["switch"]) == (False, None)
+    world.restart()
+    run(world.cluster, 30_000)
+    assert world.led == 0
+
+
+def test_it_is_turned_off_while_moves_are_under_way() -> None:
+    """Those that were asked for come to their end; no other one begins."""
+    world = World(replace(REBALANCE, moves_max=1))
+    world.restart()
+    world.lost = lambda message: isinstance(message, TakeLead)
+    run(world.cluster, REBALANCE.calm_ms + 2 * LOOK_MS)
+    assert world.balancer.moves_under_way
+    switch(world, False)
+    assert (world.balancer.moves_under_way, world.balancer.moves_left) == ((), 0)
+    asked = len(world.of(TakeLead))
+    run(world.cluster, 30_000)
+    assert len(world.of(TakeLead)) == asked
+
+
+def test_the_switch_waits_until_every_node_knows_it() -> None:
+    """A node below would stop at the command."""
+    world = World()
+    world.node.level = 6
+    world.restart()
+    run(world.cluster, 3_000)
+    refused: Any = switch(world, False)
+    assert refused.code == "store_too_old"
+    assert f"{world.node.name} is at level 6" in refused.message
+
+
+def given_away(world: World) -> ChannelId:
+    """An operator has the node hand one of its channels over to the third one."""
+    leaders = world.cluster.leaders()
+    channel = next(each for each, node in leaders.items() if node is world.node)
+    third = next(n for n in world.cluster.nodes.values() if n not in (world.planner, world.node))
+    ask(world.cluster, world.node, StepDown(1, channel, third.node, 2_000))
+    run(world.cluster, 1_500)
+    assert world.cluster.leaders()[channel] is third
+    return channel
+
+
+def test_what_an_operator_moved_stays_when_another_node_plans() -> None:
+    """The node that gave it away says so, for as long as the setting says, and no longer."""
+    world = World(replace(REBALANCE, respect_ms=60_000))
+    assert world.led == 2
+    run(world.cluster, REBALANCE.calm_ms)
+    channel = given_away(world)
+    before = world.cluster.leaders()[channel]
+    world.planner.crash("the planner dies")
+    run(world.cluster, 10_000)
+    world.planner.boot()
+    run(world.cluster, 40_000)
+    assert world.cluster.leaders()[channel] is before
+    asked = [receiver for _, receiver, message in world.sent if isinstance(message, TakeLead)]
+    assert asked and world.node.node not in asked, "the dead one gets its share, and nobody else"
+    world.planner = world.cluster.leaders()[world.metadata]
+    now_ms = world.runner_of(world.planner).clock.now_ms
+    settled = world.balancer._settled
+    assert not settled.may_move(channel, now_ms)
+    assert settled.relieved(now_ms) == {world.node.node}
+    run(world.cluster, 30_000)
+    now_ms = world.runner_of(world.planner).clock.now_ms
+    assert settled.may_move(channel, now_ms)
+    assert settled.relieved(now_ms) == set()
+
+
+def test_a_node_that_was_restarted_takes_its_share_whatever_it_gave_away_before() -> None:
+    """Mostly that is what it was asked for."""
+    world = World(replace(REBALANCE, respect_ms=60_000))
+    run(world.cluster, REBALANCE.calm_ms)
+    given_away(world)
+    world.restart()
+    run(world.cluster, REBALANCE.calm_ms + 5_000)
+    assert world.led == 2

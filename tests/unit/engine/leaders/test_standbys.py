@@ -159,7 +159,7 @@ def test_node_that_is_lost_is_in_sync_with_nobody_at_once_in_views_and_reports(
     def in_sync() -> list[set[NodeId]]:
         """As this node shows it in its next view, and has it in its next report."""
         views = {at.channel: at.sync for at in runner.views._build(runner.clock.now_ms).channels}
-        reports = {at.channel: at.in_sync for _, at in runner.watch.reports._positions_here()}
+        reports = {at.channel: at.in_sync for _, at, _ in runner.watch.reports._positions_here()}
         view, report = views[world.channel], reports[world.channel]
         assert view is not None
         return [{*view.isr[1:], *view.iss}, {*report.nodes, *report.standbys}]
