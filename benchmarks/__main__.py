@@ -1,7 +1,7 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
 Those that run for minutes by their nature (availability, background_work, catch_up, false_alarms,
-far_behind, rebalance, slow_replica, snapshot_kills, switches), or take the machine for themselves
+far_behind, rebalance, scaling, slow_replica, snapshot_kills, switches), or take the machine for themselves
 (hostile_clients), run only when named, and so does what needs Java (spark_read, spark_write).
 """
 
@@ -34,6 +34,7 @@ from benchmarks import (
     reads,
     rebalance,
     retention,
+    scaling,
     slow_replica,
     snapshot_kills,
     spark_read,
@@ -67,6 +68,7 @@ WITH_ROWS: dict[str, Callable[..., dict[str, Any]]] = {
 NAMED: dict[str, Callable[[bool], dict[str, Any]]] = {
     "background_work": background_work.run,
     "rebalance": rebalance.run,
+    "scaling": scaling.run,
     "switches": switches.run,
 }
 LONG: dict[str, Callable[..., dict[str, Any]]] = {
