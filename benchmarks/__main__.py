@@ -1,8 +1,9 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
 Those that run for minutes by their nature (availability, background_work, catch_up, false_alarms,
-far_behind, rebalance, scaling, slow_replica, snapshot_kills, switches), or take the machine for themselves
-(hostile_clients), run only when named, and so does what needs Java (spark_read, spark_write).
+far_behind, rebalance, scaling, slow_replica, snapshot_kills, switches), or take the machine for
+themselves (hostile_clients), run only when named, and so does what needs Java (spark_read,
+spark_write).
 """
 
 from __future__ import annotations

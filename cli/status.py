@@ -11,7 +11,7 @@ import click
 from raftstore.cli.common import Context, now_text, pass_context
 from raftstore.cli.watch import watched
 from raftstore.client.results import ClusterStatus
-from raftstore.types import FollowerMode, Role, node_name
+from raftstore.types import FollowerMode, MemberRole, Role, node_name
 
 
 @click.command()
@@ -98,7 +98,9 @@ def _cell(channel: Mapping[str, Any]) -> str:
     else:
         lag = "?" if channel["lag"] is None else channel["lag"]
         words = [] if channel["role"] == Role.FOLLOWER.value else [channel["role"]]
-        words.append(f"lag {lag}")
+        member = channel.get("member", MemberRole.VOTER.value)  # older nodes report none
+        words += [] if member in ("", MemberRole.VOTER.value) else [member]
+        words += [] if member == MemberRole.WITNESS.value else [f"lag {lag}"]
     if channel["mode"] != FollowerMode.STEADY.value:
         words.append(channel["mode"])
     return " ".join(words)

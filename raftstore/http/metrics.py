@@ -95,6 +95,11 @@ HELP: Final = {
     "raftstore_replica_moves_failed": "Such moves that ended as FAILED or TIMEOUT.",
     "raftstore_replica_moves_left": "Such moves of the open rebalance that have not ended, at the "
     "node that leads the metadata channel.",
+    "raftstore_tables_waiting_for_replicas": "Tables that are to have another number of replicas "
+    "(`raftstore table alter --replicas`) and do not have it yet, at the node that leads the "
+    "metadata channel.",
+    "raftstore_tables_waiting_for_replicas_seconds": "How long the one of them has waited that "
+    "waits longest, as seen by that node.",
     "raftstore_hot_standbys": "Replicas of channels that this node leads, itself left out, that "
     "keep the table up to date.",
     "raftstore_standbys_in_sync": "Those of them that could lead at once, by what they have "

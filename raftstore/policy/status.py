@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
-from raftstore.types import ChannelId, NodeId, Role, Seq, Term, node_name
+from raftstore.types import ChannelId, MemberRole, NodeId, Role, Seq, Term, node_name
 
 STATUS_VERSION: Final = 1
 """Raised when a field changes its meaning, which it should not."""
@@ -43,6 +43,9 @@ class ReplicaStatus(TypedDict):
     lag: int | None
     cannot_complete: bool
     """It reported to the viewpoint, its leader, that it falls further behind all the time."""
+    member: str
+    """Its part in the channel: voter, witness (votes, has no rows), reader (a read replica, never
+    votes) or learner (on its way to be a voter)."""
 
 
 class FloorStatus(TypedDict):
@@ -110,6 +113,8 @@ class SeenChannel(TypedDict):
     table: str
     partition: int
     role: str
+    member: str
+    """The part of its replica, as of the others; empty: the channel has it no more."""
     term: int
     leader: str | None
     mode: str
@@ -211,6 +216,7 @@ class ReplicaFacts:
     applied_seq: Seq | None
     lag: int | None
     cannot_complete: bool = False
+    member: str = MemberRole.VOTER.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +246,7 @@ class ChannelFacts:
     end_seq: Seq = Seq(0)
     record: RecordStatus | None = None
     late_standbys: Mapping[NodeId, str] = field(default_factory=dict)
+    member: str = MemberRole.VOTER.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +302,7 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
         table=channel.table,
         partition=channel.partition,
         role=channel.role.value,
+        member=channel.member,
         term=channel.term,
         leader=None if channel.leader is None else node_name(channel.leader),
         mode=channel.mode,
@@ -314,6 +322,7 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
                 applied_seq=replica.applied_seq,
                 lag=replica.lag,
                 cannot_complete=replica.cannot_complete,
+                member=replica.member,
             )
             for replica in channel.replicas
         ],

@@ -172,6 +172,9 @@ def test_config_validate_checks_a_file_as_a_node_would(tmp_path: Path) -> None:
         ({"role": "leader", "mode": "steady", "lag": 0}, "leader"),
         ({"role": "follower", "mode": "steady", "lag": 0}, "lag 0"),
         ({"role": "follower", "mode": "catching_up", "lag": None}, "lag ? catching_up"),
+        ({"role": "follower", "mode": "steady", "lag": 0, "member": "voter"}, "lag 0"),
+        ({"role": "follower", "mode": "steady", "lag": 3, "member": "reader"}, "reader lag 3"),
+        ({"role": "follower", "mode": "steady", "lag": 3, "member": "witness"}, "witness"),
         ({"role": "candidate", "mode": "steady", "lag": 7}, "candidate lag 7"),
     ],
 )

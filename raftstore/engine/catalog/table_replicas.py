@@ -10,7 +10,7 @@ channels of a table that is not resizing stays as they ordered it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,38 @@ from raftstore.types import ChannelId, NodeId, Seq
 
 RESIZED: Final = "the table's number of replicas was changed"
 """The reason of the orders, by which they are known again."""
+LONG_MS: Final = 60_000
+"""A table that waits for longer is warned about."""
+
+
+class TableWait(NamedTuple):
+    """A table of which partitions do not have the replicas yet that they are to have."""
+
+    table: str
+    waited_ms: int
+    replicas: int
+    """Of each partition, that it is to have."""
+    partitions_left: int
+    partitions: int
+    able: int
+    """Nodes that are up and may be given replicas."""
+
+    @property
+    def warning(self) -> str:
+        """For a person, with the remedy; empty: it has not waited for long."""
+        if self.waited_ms < LONG_MS:
+            return ""
+        remedy = "`raftstore channel change ls` shows how far they are"
+        if self.able < self.replicas:
+            remedy = (
+                f"only {self.able} nodes are up and take replicas: start those that are down, add "
+                f"nodes (`raftstore cluster token`), or `raftstore table alter {self.table} --replicas {self.able}`"
+            )
+        return (
+            f"table {self.table} waits for {self.replicas} replicas of each partition since "
+            f"{self.waited_ms // 1000} s, {self.partitions_left} of {self.partitions} partitions "
+            f"do not have them; {remedy}"
+        )
 
 
 class TableReplicas:
@@ -46,13 +78,39 @@ class TableReplicas:
         self._ended: dict[str, Seq] = {}
         """Per table the seq of the entry whose mark is being removed."""
 
+        self._since_ms: dict[str, int] = {}
+        """Since when each table that is resizing was seen to be."""
+
     def forget(self) -> None:
         """The leader changed: what was proposed is answered or lost."""
         self._ended.clear()
+        self._since_ms.clear()
+
+    def waiting(self, now_ms: int) -> list[TableWait]:
+        """Tables that wait for their replicas, while this node leads the metadata channel; for how
+        long is counted from when it began to lead that."""
+        tables, able = self._view.catalog.tables, self._able()
+        return [
+            TableWait(
+                name,
+                now_ms - since_ms,
+                tables[name].replicas,
+                sum(not self._is_whole(channel, tables[name]) for channel in tables[name].channels),
+                tables[name].partitions,
+                len(able),
+            )
+            for name, since_ms in self._since_ms.items()
+            if name in tables
+        ]
+
+    def _able(self) -> list[NodeId]:
+        """Nodes that are up and may be given replicas."""
+        return [node for node in self._view.catalog.placeable() if self._is_up(node)]
 
     def look(self, now_ms: int) -> None:
         """Order what can be done now. The caller leads the metadata channel, and is ready."""
         resizing = [table for table in self._view.catalog.tables.values() if table.is_resizing]
+        self._since_ms = {table.name: self._since_ms.get(table.name, now_ms) for table in resizing}
         if not resizing or self._view.refusal_of_format(MEMBERS_FORMAT) is not None:
             return
         wanted = {channel: table.replicas for table in resizing for channel in table.channels}
@@ -65,7 +123,7 @@ class TableReplicas:
     def _order(self, wanted: dict[ChannelId, int], now_ms: int) -> None:
         catalog = self._view.catalog
         nodes = CountedNodes(
-            [node for node in catalog.placeable() if self._is_up(node)],
+            self._able(),
             leaving_nodes(catalog),
             self._is_up,
             catalog.domains(),
@@ -87,13 +145,13 @@ class TableReplicas:
                 self._orders.cancel(channel, target.change, now_ms)
 
     def _is_done(self, table: TableEntry) -> bool:
-        for channel in table.channels:
-            entry = self._view.catalog.entry_of(channel)
-            if entry is None or entry.order is not None:
-                return False
-            if len(entry.config.voters) != table.replicas:
-                return False
-        return True
+        return all(self._is_whole(channel, table) for channel in table.channels)
+
+    def _is_whole(self, channel: ChannelId, table: TableEntry) -> bool:
+        entry = self._view.catalog.entry_of(channel)
+        if entry is None or entry.order is not None:
+            return False
+        return len(entry.config.voters) == table.replicas
 
     def _end(self, table: TableEntry, now_ms: int) -> None:
         seq = self._view.catalog.seqs[table.name]

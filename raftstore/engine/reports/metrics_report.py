@@ -30,6 +30,7 @@ def metrics(node: NodeParts, now_ms: int) -> tuple[tuple[Sample, ...], tuple[His
     samples = (
         *_node(node),
         *_healing(node),
+        *_moves(node, now_ms),
         *_peers(node, now_ms),
         *_channels(node, now_ms),
         *_memory(node),
@@ -74,7 +75,6 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     given_up = node.retention.floors.given_up_total
     yield "raftstore_log_floors_given_up_total", (), float(given_up)
     yield from _snapshots(node)
-    yield from _moves(node)
     yield from _standbys(node)
     yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
@@ -102,8 +102,12 @@ def _healing(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_replicas_healed_total", (), float(healing.divergences.healed_total)
 
 
-def _moves(node: NodeParts) -> Iterator[Sample]:
+def _moves(node: NodeParts, now_ms: int) -> Iterator[Sample]:
     """Moves of leaderships and of replicas, at the node that leads the metadata channel."""
+    waiting = node.controller.table_replicas.waiting(now_ms)
+    waited_ms = max((each.waited_ms for each in waiting), default=0)
+    yield "raftstore_tables_waiting_for_replicas", (), float(len(waiting))
+    yield "raftstore_tables_waiting_for_replicas_seconds", (), waited_ms / 1000
     rebalancer = node.controller.rebalancer
     yield "raftstore_leader_moves_total", (), float(node.leaders.balancer.moved_total)
     yield "raftstore_leader_moves_failed_total", (), float(node.leaders.balancer.failed_total)

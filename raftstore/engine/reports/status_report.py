@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from raftstore.engine.channel.runner import ChannelRunner
@@ -42,7 +43,7 @@ def node_status(node: NodeParts, now_ms: int, reserve_bytes: int | None = None) 
             for runner in node.channels.values()
             if runner.channel != node.controller.metadata_channel
         ],
-        warnings=[*_warnings(node), *_no_reserve(node, reserve_bytes)],
+        warnings=[*_warnings(node, now_ms), *_no_reserve(node, reserve_bytes)],
     )
     status: dict[str, Any] = dict(build_status(facts))
     status["pid"] = node.identity.pid
@@ -118,8 +119,10 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
         lag=lag,
         leader_info_age_ms=age,
         replicas=[
-            _replica_facts(node, runner, replica, lag) for replica in runner.core.config().members
+            replace(_replica_facts(node, runner, replica, lag), member=_member(runner, replica))
+            for replica in runner.core.config().members
         ],
+        member=_member(runner, node.me),
         reason=reason,
         catch_up=_catch_up(node, runner),
         flapping=runner.core.is_flapping,
@@ -155,6 +158,12 @@ def _catch_up(node: NodeParts, runner: ChannelRunner) -> CatchUpStatus | None:
         return None
     reported: dict[str, Any] = {**view._asdict(), "waits": node.catch_ups.waits(runner.channel)}
     return cast("CatchUpStatus", reported)
+
+
+def _member(runner: ChannelRunner, replica: NodeId) -> str:
+    """The part of a replica in its channel; empty: it has none any more."""
+    role = runner.core.config().role_of(replica)
+    return "" if role is None else role.value
 
 
 def _replica_facts(
@@ -217,8 +226,9 @@ def _no_reserve(node: NodeParts, reserve_bytes: int | None) -> list[str]:
     ]
 
 
-def _warnings(node: NodeParts) -> list[str]:
-    warnings: list[str] = []
+def _warnings(node: NodeParts, now_ms: int) -> list[str]:
+    waiting = node.controller.table_replicas.waiting(now_ms)
+    warnings = [each.warning for each in waiting if each.warning]
     if (stall := node.guard.stall()) is not None:
         warnings.append(f"{stall.describe(node_name(node.me))}; it leads no channel until then")
     if (space := node.guard.space).is_low:

@@ -18,6 +18,12 @@ RESIZING_RULES: tuple[Mutation, ...] = (
         directed(COUNTS + "replica_never_goes_where_the_rest_would_have_no_live_majority"),
     ),
     mutation(
+        "resizing-waits",
+        "Nobody is warned of a table that waits for replicas without end.",
+        Edit("TableWait.warning", "self.waited_ms < LONG_MS", "True"),
+        directed(TABLES + "table_that_waits_long_for_its_replicas_is_warned_about_with_the_remedy"),
+    ),
+    mutation(
         "resizing-leader",
         "The leader goes although another replica may.",
         Edit("_with_one_less", "node == leader", "False"),

@@ -107,6 +107,7 @@ def test_status_has_the_documented_shape() -> None:
         "table": "orders",
         "partition": 1,
         "role": "leader",
+        "member": "voter",
         "term": 3,
         "leader": "n1",
         "mode": "steady",
@@ -122,10 +123,12 @@ def test_status_has_the_documented_shape() -> None:
             {
                 "node": "n1", "up": True, "is_leader": True, "applied_seq": 9, "lag": 1,
                 "cannot_complete": False,
+                "member": "voter",
             },
             {
                 "node": "n2", "up": True, "is_leader": False, "applied_seq": None, "lag": None,
                 "cannot_complete": True,
+                "member": "voter",
             },
         ],
         "floors": [FLOOR],
@@ -201,5 +204,5 @@ def test_status_warns_of_dead_nodes_leaderless_and_stopped_channels() -> None:
     assert status["channels"][0]["leader"] is None
     assert status["channels"][0]["replicas"][0] == {
         "node": "n1", "up": False, "is_leader": False, "applied_seq": 9, "lag": 1,
-        "cannot_complete": False,
+        "cannot_complete": False, "member": "voter",
     }  # fmt: skip

@@ -234,3 +234,37 @@ def test_dropped_table_ends_what_was_under_way() -> None:
         for each in world.cluster.table_channels
         if node.runner is not None
     )
+
+
+def said(world: World) -> tuple[list[str], float, float]:
+    """Warnings of the planner about tables that wait, how many do, and for how long at most."""
+    runner = world.planner.runner
+    assert runner is not None
+    warnings = [text for text in runner.reports.status()["warnings"] if "waits for" in text]
+    samples, _ = runner.reports.metrics()
+    found = {name: value for name, _, value in samples}
+    waiting = "raftstore_tables_waiting_for_replicas"
+    return warnings, found[waiting], found[f"{waiting}_seconds"]
+
+
+def test_table_that_waits_long_for_its_replicas_is_warned_about_with_the_remedy() -> None:
+    """One of the five nodes is down, and no other one may take its place."""
+    world = World(partitions=2)
+    assert said(world) == ([], 0.0, 0.0)
+    gone = next(node for node in world.cluster.nodes.values() if node is not world.planner)
+    gone.crash("for long")
+    run(world.cluster, 5_000)
+    world.edit(5)
+    run(world.cluster, 50_000)
+    warnings, count, waited_s = said(world)
+    assert (warnings, count) == ([], 1.0)
+    assert 45 < waited_s < 55
+    run(world.cluster, 15_000)
+    (text,), _, _ = said(world)
+    assert "table t waits for 5 replicas of each partition since 6" in text
+    assert "1 of 2 partitions do not have them; only 4 nodes are up and take replicas" in text
+    assert "`raftstore table alter t --replicas 4`" in text
+    gone.boot()
+    world.until_resized(5)
+    run(world.cluster, 1_000)
+    assert said(world) == ([], 0.0, 0.0)

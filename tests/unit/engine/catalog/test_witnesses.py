@@ -229,3 +229,18 @@ def test_base_for_a_witness_waits_for_voters_with_rows() -> None:
     assert sender._why_no_base_for(witness.node, world.channel, at) is None
     follower = runner_of(world, late).core
     assert follower.rows_seq() == 0, "only a leader knows"
+
+
+def test_status_of_every_node_says_who_is_the_witness() -> None:
+    """Of its own replica, and of the others as its configuration says."""
+    world, witness = with_witness()
+    shown = {}
+    for node in (world.leader, witness):
+        assert node.runner is not None
+        channels = node.runner.reports.status()["channels"]
+        (channel,) = [each for each in channels if each["channel"] == world.channel.hex()]
+        shown[node] = channel["member"]
+        members = {each["node"]: each["member"] for each in channel["replicas"]}
+        assert members.pop(witness.name) == "witness"
+        assert set(members.values()) == {"voter"}
+    assert shown == {world.leader: "voter", witness: "witness"}
