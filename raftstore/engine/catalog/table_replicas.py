@@ -52,7 +52,8 @@ class TableWait(NamedTuple):
         if self.able < self.replicas:
             remedy = (
                 f"only {self.able} nodes are up and take replicas: start those that are down, add "
-                f"nodes (`raftstore cluster token`), or `raftstore table alter {self.table} --replicas {self.able}`"
+                "nodes (`raftstore cluster token`), or `raftstore table alter "
+                f"{self.table} --replicas {self.able}`"
             )
         return (
             f"table {self.table} waits for {self.replicas} replicas of each partition since "
