@@ -363,9 +363,9 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
         "placement-load",
         "Replicas pile up on the first nodes.",
         Edit(
-            "_Load.group",
-            "(held[node], led[node])",
-            "0",
+            "_Load._load",
+            "self._held[node], self._led[node], node",
+            "0, 0, node",
         ),
         directed(PLACES + "placement_is_complete_and_balanced"),
     ),

@@ -54,7 +54,9 @@ RESIZING_RULES: tuple[Mutation, ...] = (
     mutation(
         "resizing-end",
         "A table counts as done while an order for it is open.",
-        Edit("TableReplicas._is_done", "entry is None or entry.order is not None", "entry is None"),
+        Edit(
+            "TableReplicas._is_whole", "entry is None or entry.order is not None", "entry is None"
+        ),
         directed(TABLES + "order_that_is_open_keeps_the_table_resizing"),
     ),
     mutation(

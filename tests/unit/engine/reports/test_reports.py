@@ -118,6 +118,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
         "table": "t",
         "partition": 0,
         "role": "leader",
+        "member": "voter",
         "term": runner.channels[channel].elector.term,
         "leader": leader.name,
         "mode": core.mode.value,
@@ -139,6 +140,7 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
             "applied_seq": core.commit_seq,
             "lag": 0,
             "cannot_complete": False,
+            "member": "voter",
         }
         for node in core.config().members
     ]
