@@ -235,9 +235,13 @@ class RebalanceCommands:
         self._propose(client, request.request_id, command, now_ms, changed)
 
     def _why_not_cancel(self, number: Seq) -> Refusal | None:
+        last = self._view.catalog.rebalance.last
+        if number and (last is None or number != last.number):
+            return Refusal(ChangeDoneError, _unknown_number(number, last))
         known = self._view.catalog.rebalance.open
-        if known is None or number not in (0, known.number):
-            text = _NONE_OPEN if not number else f"rebalance {number} is not open: it has ended"
+        if known is None:
+            ended = last if number else None
+            text = f"rebalance {number} has ended as {ended.state.value}" if ended else _NONE_OPEN
             return Refusal(ChangeDoneError, text)
         if known.is_cancelled:
             text = (
@@ -315,3 +319,19 @@ class RebalanceCommands:
 
     def _fail(self, client: int, request_id: int, refusal: Refusal) -> None:
         self._commands.fail(client, request_id, *refusal)
+
+
+def _unknown_number(number: Seq, last: RebalanceEntry | None) -> str:
+    """There is no such rebalance, and which there is. Earlier ones are not kept, so that one of
+    them and one that never was look the same."""
+    if last is None:
+        return f"there is no rebalance {number}: the cluster has had none yet"
+    if last.is_open:
+        return (
+            f"there is no rebalance {number}; {last.number} is open: cancel that one with "
+            f"`raftstore rebalance cancel {last.number}`"
+        )
+    return (
+        f"there is no rebalance {number}; the last one is {last.number}, which has ended as "
+        f"{last.state.value}, and none is open"
+    )

@@ -199,14 +199,14 @@ class ReplicaCommands:
 
     def _cancel(self, client: int, request: CancelOrder, now_ms: int) -> None:
         name = self._name(request.channel)
-        over = Refusal(
-            ChangeDoneError,
-            f"order {request.change} for {name} is not open: it has ended, or never was; "
-            "`raftstore channel change ls` shows it, and the opposite order takes it back",
-        )
+
+        def why_over() -> Refusal:
+            entry = self._view.catalog.changes.get(request.channel)
+            return Refusal(ChangeDoneError, _not_open(request.change, name, entry))
+
         entry = self._view.catalog.changes.get(request.channel)
         if entry is None or entry.target is None or entry.target.change != request.change:
-            self._fail(client, request.request_id, over)
+            self._fail(client, request.request_id, why_over())
             return
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
@@ -215,7 +215,7 @@ class ReplicaCommands:
                 refusal = Refusal(*refusal_by_code(answer.code, answer.message))
                 self._fail(client, request.request_id, refusal)
             elif answer.conflict:
-                self._fail(client, request.request_id, over)
+                self._fail(client, request.request_id, why_over())
             else:
                 self._commands.answer(client, self._commands.done(request.request_id))
 
@@ -277,3 +277,28 @@ def _ordered(channel: ChannelId, entry: ReplicaEntry) -> OrderedReplicas:
         target.numbers, target.cancelled, order.reason, order.ordered_ms,
         found.ended_change, found.is_done, target.roles,
     )  # fmt: skip
+
+
+def _not_open(change: ChangeNumber, name: str, entry: ReplicaEntry | None) -> str:
+    """An order that cannot be cancelled: what became of it, or which there are. Of those that have
+    ended only the last one is kept."""
+    order = None if entry is None else entry.order
+    if order is not None:
+        return (
+            f"there is no open order {change} for {name}; {order.target.change} is: cancel that "
+            f"one with `raftstore channel change cancel {name} {order.target.change}`"
+        )
+    ended = None if entry is None else entry.ended
+    if ended is None:
+        return f"there is no order {change} for {name}, and none was given yet"
+    if ended.change != change:
+        return (
+            f"there is no order {change} for {name}; the last one is {ended.change}, which has "
+            "ended, and none is open"
+        )
+    if ended.is_done:
+        return (
+            f"order {change} for {name} has ended, its replicas are those that were ordered; "
+            "order the opposite to take it back"
+        )
+    return f"order {change} for {name} was cancelled already"

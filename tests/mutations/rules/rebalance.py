@@ -10,6 +10,8 @@ PLANS = "tests/unit/policy/test_rebalance.py::test_"
 ROWS = "tests/unit/state_machines/test_catalog_rebalance.py::test_"
 STEPS = "tests/unit/engine/catalog/test_move_steps.py::test_"
 WORLD = "tests/unit/engine/catalog/test_rebalance.py::test_"
+HELD_UP = "tests/unit/engine/catalog/test_rebalance_states.py::test_"
+SPARE = HELD_UP + "n11_move_waits_while_it_would_leave_the_channel_without_a_spare"
 
 REBALANCE_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -91,6 +93,24 @@ REBALANCE_RULES: tuple[Mutation, ...] = (
         "An order is given although the node that it needs is down.",
         Edit("Rebalancer._why_wait", "not self._replicas.is_up(node)", "False"),
         directed(WORLD + "moves_wait_until_their_node_is_up_and_time_out_at_last"),
+    ),
+    mutation(
+        "N11-spare",
+        "An order is given that leaves its channel fewer nodes to lose.",
+        Edit("Rebalancer._why_wait", "then < spare", "False"),
+        directed(SPARE),
+    ),
+    mutation(
+        "N11-quorum",
+        "An order is given while too few voters of its channel are up.",
+        Edit("Rebalancer._why_wait", "min(spare, then) < 0", "False"),
+        directed(SPARE),
+    ),
+    mutation(
+        "FIP-13-switching",
+        "A move whose channel has two sets of voters in force looks as if it were catching up.",
+        Edit("_seen_state", "config.is_joint", "False"),
+        directed(HELD_UP + "fip_13_move_is_switching_while_two_sets_of_voters_are_in_force"),
     ),
     mutation(
         "FIP-23-throttle",

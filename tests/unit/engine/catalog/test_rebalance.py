@@ -220,7 +220,9 @@ def test_fip_28_cancel_at_any_state_leaves_nothing_half_done(after_ms: int) -> N
     assert set(world.hosts()) == set(expected)
     world.write(11, 20)
     late = world.ask(CancelRebalance(4, report.number, 5_000))
-    assert (late.code, "it has ended" in late.message) == ("change_done", True)
+    assert (late.code, late.message) == (
+        "change_done", f"rebalance {report.number} has ended as {state.value}",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("state", [MoveState.EXPANDING, MoveState.CATCHING_UP])
@@ -307,6 +309,25 @@ def test_what_cannot_be_started_is_refused_with_the_value() -> None:
     assert isinstance(world.start(), Done)
     second = world.start(b"s" * 16)
     assert (second.code, "is open" in second.message) == ("change_pending", True)
+
+
+def test_rebalance_that_never_was_cannot_be_cancelled() -> None:
+    """The refusal names the one that there is, open or not, and nothing is cancelled."""
+    world = Moves()
+
+    def refused(number: int) -> str:
+        answer = world.ask(CancelRebalance(1, number, 5_000))
+        assert answer.code == "change_done"
+        return str(answer.message)
+
+    assert refused(7) == "there is no rebalance 7: the cluster has had none yet"
+    number = world.start().detail["rebalance"]
+    wanted = f"there is no rebalance {number + 1}; {number} is open: cancel that one"
+    assert refused(number + 1).startswith(wanted)
+    assert not world.report().is_cancelled
+    assert world.follow()[-1] is MoveState.COMPLETED
+    ended = f"the last one is {number}, which has ended as COMPLETED, and none is open"
+    assert ended in refused(1)
 
 
 def test_throttle_bounds_what_every_node_sends() -> None:

@@ -64,12 +64,12 @@ def test_order_that_is_cancelled_ends_where_it_is() -> None:
     assert world.seen().change == first
     pending = world.order(*world.members[:2], order=b"b" * 16)
     assert (pending.code, f"order {first}" in pending.message) == ("change_pending", True)
+    assert f"{first} is: cancel that one" in not_cancelled(world, first + 1)
     assert isinstance(world.ask(CancelOrder(1, world.channel, first, 5_000)), Done)
     run(world.cluster, 10_000)
     seen = world.seen()
     assert (seen.change, seen.ended_change, seen.is_done) == (0, first, False)
-    late = world.ask(CancelOrder(1, world.channel, first, 5_000))
-    assert late.code == "change_done"
+    assert not_cancelled(world, first).endswith("was cancelled already")
     node.boot()
     run(world.cluster, 10_000)
     assert world.stranger not in world.hosts()
@@ -77,6 +77,23 @@ def test_order_that_is_cancelled_ends_where_it_is() -> None:
     run(world.cluster, 30_000)
     assert set(world.hosts()) == set(wanted)
     assert world.seen().config.numbers == {world.stranger: second}
+    assert not_cancelled(world, second).endswith("order the opposite to take it back")
+    assert f"the last one is {second}, which has ended" in not_cancelled(world, first)
+
+
+def not_cancelled(world: World, change: int) -> str:
+    """Why an order cannot be cancelled."""
+    answer = world.ask(CancelOrder(1, world.channel, change, 5_000))
+    assert answer.code == "change_done"
+    return str(answer.message)
+
+
+def test_order_that_never_was_cannot_be_cancelled() -> None:
+    """The channel has none, and the refusal names the channel."""
+    world = World()
+    refusal = not_cancelled(world, 5)
+    assert refusal.startswith("there is no order 5 for ")
+    assert refusal.endswith("/0, and none was given yet")
 
 
 def test_what_cannot_be_ordered_is_refused_with_the_value() -> None:
