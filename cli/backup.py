@@ -20,7 +20,7 @@ PLACE = click.argument("place")
 
 @click.group("backup")
 def backups() -> None:
-    """Make, list, check and restore backups.
+    """Make, list, check, restore and remove backups.
 
     PLACE is a directory or a URL of fsspec, as in s3://bucket/backups. Needs `pip install
     'raftstore[backup]'`.
@@ -65,19 +65,22 @@ def create(context: Context, /, place: str, tables: tuple[str, ...], *, full: bo
 def list_all(context: Context, /, place: str) -> None:
     """List the backups of a place, the oldest first; needs no cluster.
 
-    BASE is the backup whose unchanged files were used again, NEW how many bytes it added.
+    Each is complete by itself. BASE is the one whose unchanged files were used again, NEW how many
+    bytes it added, OWN the bytes that no other backup needs: what removing it would free.
 
     \b
     Example:
       raftstore backup ls /backups
     """
-    from raftstore.backup import list_backups
+    from raftstore.backup import freed_by_each, list_backups
 
+    listed = list_backups(place)
+    own = freed_by_each(each for _, each in listed if not isinstance(each, RaftstoreError))
     rows = [
         {"backup": backup_id, "error": str(found)}
         if isinstance(found, RaftstoreError)
-        else _shown(found)
-        for backup_id, found in list_backups(place)
+        else {**_shown(found), "own": own[found.id]}
+        for backup_id, found in listed
     ]
     context.show(rows, rows)
     if not rows:
@@ -171,6 +174,34 @@ def restore(
         for table in done.tables
     ]
     context.show({"backup": done.backup, "tables": rows}, rows)
+
+
+@backups.command()
+@PLACE
+@click.argument("backup", nargs=-1)
+@click.option(
+    "--force", is_flag=True, help="No other process creates or removes backups, though it looks so."
+)
+@pass_context
+def rm(context: Context, /, place: str, backup: tuple[str, ...], *, force: bool) -> None:
+    """Remove backups, and the files that none of the others needs; needs no cluster.
+
+    Every backup is complete by itself, so any may go, also one that others name as their BASE.
+    Without BACKUP only files go that no backup needs: those of a create or an rm that was stopped.
+    Refused while a backup is being created, and while another one cannot be read.
+
+    \b
+    Example:
+      raftstore backup rm /backups 20261123T152235123Z-1a2b3c
+      raftstore backup rm /backups
+    """
+    from raftstore.backup import remove_backups
+
+    what = f"backups {', '.join(backup)}" if backup else "files that no backup needs"
+    context.confirm(f"Remove {what} of {place}.")
+    done = remove_backups(place, backup, force=force)
+    reported = {"backups": len(done.backups), "files": done.files, "bytes": done.bytes}
+    context.show({**reported, "backups": list(done.backups)}, [reported])
 
 
 def _renamed(tables: tuple[str, ...]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from raftstore.backup.manifest import (
     WriterBackup,
 )
 from raftstore.backup.progress import Progress
+from raftstore.backup.remove import Removed, freed_by_each, remove_backups
 from raftstore.backup.restore import Restored, RestoredTable, restore_backup
 from raftstore.backup.verify import Verified, list_backups, verify_backup
 
@@ -39,6 +40,7 @@ __all__ = [
     "Manifest",
     "PartitionBackup",
     "Progress",
+    "Removed",
     "Restored",
     "RestoredTable",
     "TableBackup",
@@ -47,7 +49,9 @@ __all__ = [
     "WriterBackup",
     "aio",
     "create_backup",
+    "freed_by_each",
     "list_backups",
+    "remove_backups",
     "restore_backup",
     "verify_backup",
 ]

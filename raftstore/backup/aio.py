@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from raftstore.backup import create, restore, verify
+from raftstore.backup import create, remove, restore, verify
 from raftstore.backup.manifest import Manifest
 from raftstore.backup.progress import OnProgress, Progress, nobody
+from raftstore.backup.remove import Removed
 from raftstore.backup.restore import Restored
 from raftstore.backup.verify import Verified
 from raftstore.client.blocking.client import connect
@@ -76,6 +77,11 @@ async def verify_backup(
 async def list_backups(url: str) -> list[tuple[str, Manifest | BackupError]]:
     """Return the ids of all backups of a place with their manifests, the oldest first."""
     return await asyncio.to_thread(verify.list_backups, url)
+
+
+async def remove_backups(url: str, backups: Sequence[str] = (), *, force: bool = False) -> Removed:
+    """Remove backups, and the files that no other one needs. It goes on when it is cancelled."""
+    return await asyncio.to_thread(remove.remove_backups, url, backups, force=force)
 
 
 class _StoppedError(Exception):

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 from zlib import crc32
 
+from raftstore.backup.claims import creation
 from raftstore.backup.data_files import TableFiles
 from raftstore.backup.manifest import (
     FORMAT,
@@ -80,20 +81,27 @@ def create_backup(
     ]
     for name in named:
         _refuse_restoring(client.table_info(name))
-    base = None if full else _newest(place)
-    work = _Creation(client, place, base, again=full, progress=progress)
-    taken = tuple(work.table(name) for name in named)
-    manifest = Manifest(
-        format=FORMAT,
-        id=_new_id(now_ms),
-        created_ms=now_ms,
-        raftstore=VERSION,
-        cluster_id=client.cluster_status().cluster_id,
-        base=None if base is None else base.id,
-        new_bytes=work.new_bytes,
-        tables=taken,
-    )
-    place.add(manifest)
+    with creation(place) as claim:
+        base = None if full else _newest(place)
+        work = _Creation(client, place, base, again=full, progress=progress)
+        taken = tuple(work.table(name) for name in named)
+        manifest = Manifest(
+            format=FORMAT,
+            id=_new_id(now_ms),
+            created_ms=now_ms,
+            raftstore=VERSION,
+            cluster_id=client.cluster_status().cluster_id,
+            base=None if base is None else base.id,
+            new_bytes=work.new_bytes,
+            tables=taken,
+        )
+        place.add(manifest)
+        if not claim.is_there():  # behind the manifest: a removal that begins now sees that
+            place.remove_manifest(manifest.id)
+            raise BackupError(
+                f"{url}: backups were removed with --force while this one was made, which may have "
+                "taken files from it; make it again"
+            )
     return manifest
 
 

@@ -1,7 +1,7 @@
 """Where backups lie: a directory, or any place that fsspec knows (``s3://…``, ``memory://…``).
 
 Every file appears under its name as a whole: in a directory by renaming what was synced, elsewhere
-because stores of objects work so. Files are never changed, and nothing is removed here.
+because stores of objects work so. Files are never changed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -48,6 +49,12 @@ class _Files(Protocol):
     def names(self, path: str) -> list[str]:
         """Return the names in a folder, none if there is no such folder."""
 
+    def remove(self, path: str) -> None:
+        """Remove a file, for good when this returns; there may be none of that name."""
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder if nothing is in it, where folders are more than parts of names."""
+
 
 class _Directory:
     """Files below a directory of this machine, or one that is mounted."""
@@ -77,15 +84,29 @@ class _Directory:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(target.parent)
 
     def names(self, path: str) -> list[str]:
         folder = self._root / path
         return [each.name for each in folder.iterdir()] if folder.is_dir() else []
+
+    def remove(self, path: str) -> None:
+        target = self._root / path
+        with suppress(FileNotFoundError):
+            target.unlink()
+            _sync_folder(target.parent)
+
+    def remove_folder(self, path: str) -> None:
+        with suppress(OSError):  # something is in it
+            (self._root / path).rmdir()
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 class _Elsewhere:
@@ -128,6 +149,14 @@ class _Elsewhere:
             return []
         return [str(each).rstrip("/").rpartition("/")[2] for each in found]
 
+    def remove(self, path: str) -> None:
+        self._system.invalidate_cache()
+        with suppress(FileNotFoundError):
+            self._system.rm_file(self._at(path))
+
+    def remove_folder(self, path: str) -> None:
+        """Stores of objects have none."""
+
     def _at(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{path}"
 
@@ -151,9 +180,9 @@ class Repository:
 
     def ids(self) -> list[str]:
         """Return the ids of all backups, the oldest first. What has no manifest is none."""
-        found = self._try("backups", lambda: self._files.names("backups"))
+        found = self.names("backups")
         named = sorted(name for name in found if BACKUP_ID.fullmatch(name))
-        return [name for name in named if self._size(manifest_path(name)) is not None]
+        return [name for name in named if self.size(manifest_path(name)) is not None]
 
     def manifest(self, backup_id: str | None = None) -> Manifest:
         """Return the manifest of a backup; None: of the newest one."""
@@ -163,11 +192,11 @@ class Repository:
                 raise BackupError(f"there is no backup in {self.url}; make one with backup create")
             backup_id = ids[-1]
         path = manifest_path(backup_id)
-        if not BACKUP_ID.fullmatch(backup_id) or self._size(path) is None:
+        if not BACKUP_ID.fullmatch(backup_id) or self.size(path) is None:
             raise BackupError(
                 f"there is no backup {backup_id!r:.60} in {self.url}; backup ls lists them"
             )
-        manifest = decode_manifest(self._read(path), f"{self.url}: {path}")
+        manifest = decode_manifest(self.read(path), f"{self.url}: {path}")
         if manifest.id != backup_id:
             raise BackupError(f"{self.url}: {path} is of backup {manifest.id}; use another one")
         return manifest
@@ -183,7 +212,13 @@ class Repository:
     def add(self, manifest: Manifest) -> None:
         """Make the backup exist. All its files are there."""
         path = manifest_path(manifest.id)
-        self._try(path, lambda: self._files.write(path, encode_manifest(manifest)))
+        self.write(path, encode_manifest(manifest))
+
+    def remove_manifest(self, backup_id: str) -> None:
+        """Make the backup exist no more. Its files of rows stay."""
+        path = manifest_path(backup_id)
+        self.remove(path)
+        self._files.remove_folder(path.rpartition("/")[0])
 
     # --- files of rows ----------------------------------------------------------------------------
 
@@ -196,16 +231,16 @@ class Repository:
         file = DataFile(path_of(digest), digest, len(content), rows)
         if not again and self.has(file):
             return file, 0
-        self._try(file.path, lambda: self._files.write(file.path, content))
+        self.write(file.path, content)
         return file, len(content)
 
     def has(self, file: DataFile) -> bool:
         """Whether the file is there with all its bytes; what they are is not looked at."""
-        return self._size(file.path) == file.bytes
+        return self.size(file.path) == file.bytes
 
     def get(self, file: DataFile) -> bytes:
         """Return the content of a file; BackupError unless it has the hash that is known of it."""
-        content = self._read(file.path)
+        content = self.read(file.path)
         digest = hashlib.sha256(content).hexdigest()
         if digest != file.sha256:
             raise BackupError(
@@ -215,13 +250,35 @@ class Repository:
             )
         return content
 
-    # --- inside -----------------------------------------------------------------------------------
+    def data_paths(self) -> Iterator[str]:
+        """Iterate over the paths of all files where those of rows lie, used or not."""
+        for folder in sorted(self.names("data")):
+            for name in sorted(self.names(f"data/{folder}")):
+                yield f"data/{folder}/{name}"
 
-    def _size(self, path: str) -> int | None:
+    # --- any file ---------------------------------------------------------------------------------
+
+    def size(self, path: str) -> int | None:
+        """Return the number of bytes; None if there is no such file."""
         return self._try(path, lambda: self._files.size(path))
 
-    def _read(self, path: str) -> bytes:
+    def read(self, path: str) -> bytes:
+        """Return the content."""
         return self._try(path, lambda: self._files.read(path))
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file that appears as a whole or not at all."""
+        self._try(path, lambda: self._files.write(path, content))
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, none if there is no such folder."""
+        return self._try(path, lambda: self._files.names(path))
+
+    def remove(self, path: str) -> None:
+        """Remove a file if it is there."""
+        self._try(path, lambda: self._files.remove(path))
+
+    # --- inside -----------------------------------------------------------------------------------
 
     def _try(self, path: str, work: Callable[[], Result]) -> Result:
         try:

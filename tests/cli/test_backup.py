@@ -175,3 +175,19 @@ def test_gap_12_verify_compares_what_the_manifest_says(place: Path) -> None:
         where.add(msgspec.structs.replace(manifest, tables=(changed,)))
         (problem,) = backup.verify_backup(str(place)).problems
         assert wanted in problem
+
+
+def test_rm_asks_first_and_says_what_it_freed(place: Path) -> None:
+    """ls says before how much that will be; without --yes and a terminal nothing is removed."""
+    (listed,) = json.loads(run("backup", "ls", str(place), "-o", "json").stdout)
+    (data,) = (place / "data").rglob("*.parquet")
+    assert listed["own"] == data.stat().st_size
+    refused = run("backup", "rm", str(place), MANIFEST.id)
+    assert isinstance(refused.exception, click.UsageError)
+    assert MANIFEST.id in refused.exception.message
+    assert data.exists()
+    done = json.loads(run("--yes", "backup", "rm", str(place), MANIFEST.id, "-o", "json").stdout)
+    assert done == {"backups": [MANIFEST.id], "files": 1, "bytes": listed["own"]}
+    assert not data.exists()
+    assert run_guarded(cli, ["--yes", "backup", "rm", str(place), MANIFEST.id]) == 9
+    assert run_guarded(cli, ["--yes", "backup", "rm", str(place)]) == 0

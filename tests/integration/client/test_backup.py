@@ -321,6 +321,30 @@ def test_gap_12_backup_that_was_killed_is_none_and_the_next_one_uses_its_files(
     run(work)
 
 
+def test_backup_whose_files_were_taken_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``backup rm --force`` took its creation for dead: it fails, and leaves no manifest."""
+
+    def work(_: FakeCluster, client: Client) -> None:
+        client.table("t").put({"id": 1, "n": 1})
+        add = create.Repository.add
+
+        def added(place: create.Repository, manifest: backup.Manifest) -> None:
+            backup.remove_backups(place.url, force=True)
+            add(place, manifest)
+
+        monkeypatch.setattr(create.Repository, "add", added)
+        with pytest.raises(BackupError, match="removed with --force while this one was made"):
+            backup.create_backup(client, str(tmp_path))
+        assert backup.list_backups(str(tmp_path)) == []
+        monkeypatch.undo()
+        backup.create_backup(client, str(tmp_path))
+        assert backup.verify_backup(str(tmp_path)).problems == ()
+
+    run(work)
+
+
 def test_restore_over_a_table_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     """With the name and the remedy; the other tables of the backup are not created either."""
 

@@ -17,6 +17,8 @@ DECIDED = STATES + "s10_answer_is_of_the_state_whose_batches_it_decided"
 MANIFEST = "tests/unit/backup/test_manifest.py::test_"
 PLACE = "tests/unit/backup/test_repository.py::test_"
 
+REMOVING = "tests/unit/backup/test_removing.py::test_"
+
 BACKUP_RULES: tuple[Mutation, ...] = (
     mutation(
         "backup-mark",
@@ -225,5 +227,29 @@ BACKUP_RULES: tuple[Mutation, ...] = (
         Edit("_Restore._stage", "ttl=ttl,", "ttl=ttl or None,"),
         Edit("_Restore._write", "ttl=0,", "ttl=60,"),
         directed(CLIENT + "rows_live_as_long_as_they_would_have"),
+    ),
+    mutation(
+        "backup-rm-shared",
+        "A removed backup takes files with it that others need.",
+        Edit("remove_backups", "path not in kept", "True"),
+        directed(REMOVING + "removed_backup_takes_only_files_with_it_that_no_other_one_needs"),
+    ),
+    mutation(
+        "backup-rm-unread",
+        "Files are removed that a backup may need whose manifest cannot be read.",
+        Edit("_others", "isinstance(manifest, BackupError)", "False"),
+        directed(REMOVING + "backup_that_cannot_be_read_keeps_all_files"),
+    ),
+    mutation(
+        "backup-rm-creation",
+        "Files are removed while a backup is made that counts on them.",
+        Edit("removal", '("create", "rm")', '("rm",)'),
+        directed(REMOVING + "nothing_is_removed_while_a_backup_is_made"),
+    ),
+    mutation(
+        "backup-rm-forced",
+        "A backup exists whose files were taken while it was made.",
+        Edit("create_backup", "not claim.is_there()", "False"),
+        directed(CLIENT + "backup_whose_files_were_taken_meanwhile_is_none"),
     ),
 )
