@@ -49,11 +49,11 @@ class Claim:
         place.write(self._path, msgspec.json.encode(claim))
 
     def is_there(self) -> bool:
-        """False: a removal was told to take its process for dead."""
+        """False: a removal with force has taken its process for dead."""
         return self._place.size(self._path) is not None
 
     def end(self) -> None:
-        """What it was made for is done or given up."""
+        """Take it away: the work is done or given up."""
         self._place.remove(self._path)
 
 

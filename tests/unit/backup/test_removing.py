@@ -46,7 +46,7 @@ def add(place: Repository, backup: str, *files: DataFile) -> Manifest:
 
 
 def contents(place: Repository) -> set[bytes]:
-    """What the files of rows hold."""
+    """Contents of the files of rows."""
     return {place.read(path) for path in place.data_paths()}
 
 
@@ -86,7 +86,7 @@ def test_backup_that_is_not_there_is_named_and_nothing_is_removed(place: Reposit
 
 
 def test_backup_that_cannot_be_read_keeps_all_files(place: Repository) -> None:
-    """Which of them it needs is not known, until it is removed itself."""
+    """It may need any of them, until it is removed itself."""
     place.write(manifest_path(SECOND), b"{")
     for chosen in ([FIRST], []):
         with pytest.raises(BackupError, match=rf"{SECOND} cannot be read, so its files are not"):
@@ -135,7 +135,7 @@ def test_nothing_is_removed_while_a_backup_is_made(place: Repository) -> None:
 
 
 def test_no_backup_is_made_while_some_are_removed(place: Repository) -> None:
-    """Whichever of the two looks last gives up; a dead one is put away with force only."""
+    """The one of the two that looks last gives up; a dead one is put away with force only."""
     dead = Claim(place, "rm")
     with (
         pytest.raises(BackupError, match="are being removed"),

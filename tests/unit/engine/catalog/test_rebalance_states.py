@@ -114,7 +114,7 @@ def test_fip_24_rebalance_waits_for_the_last_node_that_is_upgraded(number: int) 
 
 
 def test_fip_24_nodes_of_the_version_before_take_part() -> None:
-    """Whatever came behind the level of rebalances is not asked of them: every node of a move is
+    """Nothing that came behind the level of rebalances is asked of them: every node of a move is
     exchanged in the middle of it, and the move is completed."""
     world = HeldUp()
     world.write(1, 10)
