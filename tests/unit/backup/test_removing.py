@@ -56,7 +56,7 @@ def is_whole(place: Repository, backup: str) -> bool:
 
 
 def test_removed_backup_takes_only_files_with_it_that_no_other_one_needs(place: Repository) -> None:
-    """Also where a later one was made with it as its base."""
+    """A later one that was made with it as its base stays whole, too."""
     done = remove_backups(place.url, [FIRST])
     assert done == ((FIRST,), 1, 1)
     assert place.ids() == [SECOND, THIRD]
@@ -76,7 +76,7 @@ def test_what_each_frees_is_what_only_it_has(place: Repository) -> None:
 
 
 def test_backup_that_is_not_there_is_named_and_nothing_is_removed(place: Repository) -> None:
-    """Nor the one that is there; a text instead of a list is no list of letters."""
+    """The one that is there stays, too; a text instead of a list is no list of letters."""
     with pytest.raises(BackupError, match=rf"no backup 'x' in .*; there are: {FIRST}, {SECOND}"):
         remove_backups(place.url, [FIRST, "x"])
     with pytest.raises(ArgumentError, match="is one id; give a list"):
