@@ -116,6 +116,9 @@ class SimOptions:
     member_changes: bool = False
     """Nodes join, leave and are replaced, and replicas move, all along (S8)."""
 
+    member_witnesses: bool = False
+    """Where members change, some of the voters that come are witnesses (W1 to W7)."""
+
     def as_dict(self) -> dict[str, Any]:
         """All options by name."""
         return asdict(self)
@@ -258,6 +261,8 @@ def _below_fsync(drawn: SimOptions) -> SimOptions:
 
 MEMBERS_FROM: Final = 51
 """Worlds before this seed have the members that they began with: mutations name them."""
+WITNESSES_FROM: Final = 401
+"""Worlds before this seed have voters with rows alone, likewise."""
 
 
 def _with_member_changes(drawn: SimOptions) -> SimOptions:
@@ -267,7 +272,8 @@ def _with_member_changes(drawn: SimOptions) -> SimOptions:
     if drawn.seed < MEMBERS_FROM or not is_fit or rng.random() >= 0.25:
         return drawn
     deaths = max(drawn.failpoint_percent, rng.choice((0.0, 10.0, 30.0)))
-    return replace(drawn, member_changes=True, failpoint_percent=deaths)
+    witnesses = drawn.seed >= WITNESSES_FROM and random.Random(f"roles {drawn.seed}").random() < 0.5
+    return replace(drawn, member_changes=True, failpoint_percent=deaths, member_witnesses=witnesses)
 
 
 def _fit_for_members(drawn: SimOptions) -> SimOptions:

@@ -55,6 +55,8 @@ class MemberChanges:
         self._cluster = cluster
         self._boot = boot
         self._rng = random.Random(f"members {options.seed}")
+        self._roles = random.Random(f"roles {options.seed}") if options.member_witnesses else None
+        """Draws roles, so that worlds without them stay as they are."""
         self._operator = SimOperator(cluster, self._rng)
         self._voters_min = SAFE_VOTERS if options.damage_percent or options.flip_percent else 1
         self._acts: tuple[tuple[Callable[[], None], int], ...] = (
@@ -150,13 +152,28 @@ class MemberChanges:
         learners = [node for node in rest if rng.random() < LEARNER_CHANCE]
         channel = rng.choice(self._cluster.table_channels)
         guid, is_forced = rng.randbytes(ORDER_ID_BYTES), rng.random() < 0.3
+        witnesses = self._witnesses(channel, voters)
 
         def build(number: int) -> OrderReplicas:
             return OrderReplicas(
-                number, channel, tuple(voters), guid, "drawn", ANSWER_MS, tuple(learners), is_forced
-            )
+                number, channel, tuple(voters), guid, "drawn", ANSWER_MS, tuple(learners),
+                is_forced, witnesses,
+            )  # fmt: skip
 
-        self._ask("order", build, TRIES_MAX)
+        self._ask("order_witness" if witnesses else "order", build, TRIES_MAX)
+
+    def _witnesses(self, channel: ChannelId, voters: list[NodeId]) -> tuple[NodeId, ...]:
+        """Voters of the order that shall have no rows: some of those that come, as many as a quorum
+        bears beside the witnesses that stay (W1, W3)."""
+        if self._roles is None:
+            return ()
+        present: dict[NodeId, bool] = {}
+        for runner in self._runners(channel):
+            config = runner.core.config()
+            present |= {node: config.is_witness(node) for node in config.members}
+        stay = [node for node in voters if present.get(node)]
+        come = [node for node in voters if node not in present and self._roles.random() < 0.7]
+        return tuple(come[: max(0, (len(voters) - 1) // 2 - len(stay))])
 
     def _cancel(self) -> None:
         catalog = self._catalog()

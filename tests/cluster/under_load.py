@@ -1,4 +1,4 @@
-"""A writer beside what a test does to a cluster, and the shell as its operator."""
+"""A writer and a reader beside what a test does to a cluster, and the shell as its operator."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from raftstore.client.blocking.client import Table
 from raftstore.local_cluster import LocalCluster
+
+BOUND_ROWS: Final = 10_000
 
 
 @contextmanager
@@ -21,25 +23,45 @@ def rows_written(table: Table) -> Iterator[list[int]]:
     A put that fails ends the writer, and is raised at the end.
     """
     acknowledged: list[int] = []
+
+    def write() -> None:
+        number = len(acknowledged)
+        table.put({"id": number})
+        acknowledged.append(number)
+
+    with _again_and_again(write):
+        yield acknowledged
+
+
+@contextmanager
+def bounded_reads(table: Table, key: int) -> Iterator[list[dict[str, Any] | None]]:
+    """Get a row meanwhile, again and again, from any replica that is not far behind; gives what was
+    found so far. A get that fails ends the reader, and is raised at the end."""
+    found: list[dict[str, Any] | None] = []
+    with _again_and_again(lambda: found.append(table.get(key, max_lag=BOUND_ROWS))):
+        yield found
+
+
+@contextmanager
+def _again_and_again(work: Callable[[], None]) -> Iterator[None]:
+    """In a thread of its own."""
     is_over = threading.Event()
     failures: list[Exception] = []
 
-    def write() -> None:
+    def run() -> None:
         try:
             while not is_over.is_set():
-                number = len(acknowledged)
-                table.put({"id": number})
-                acknowledged.append(number)
+                work()
         except Exception as error:  # noqa: BLE001 - raised below, in the thread of the test
             failures.append(error)
 
-    writer = threading.Thread(target=write)
-    writer.start()
+    thread = threading.Thread(target=run)
+    thread.start()
     try:
-        yield acknowledged
+        yield
     finally:
         is_over.set()
-        writer.join()
+        thread.join()
     if failures:
         raise failures[0]
 

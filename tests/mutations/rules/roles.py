@@ -103,4 +103,10 @@ ROLE_RULES: tuple[Mutation, ...] = (
         Edit("SnapshotSender._table_refusal", "not runner.has_rows", "False"),
         directed(WITNESSES + "witness_gives_no_table"),
     ),
+    mutation(
+        "W7-no-rows",
+        "A witness whose log begins too early copies the whole table of another replica.",
+        Edit("SnapshotReceiver._ask_table", "not transfer.runner.has_rows", "False"),
+        directed(WITNESSES + "log_of_a_witness_is_trimmed_and_it_never_asks_for_a_table"),
+    ),
 )

@@ -18,8 +18,11 @@ ORDER = b"o" * 16
 class World:
     """Four calm nodes, and a table on three of them."""
 
-    def __init__(self, seed: int = 3) -> None:
-        self.cluster = SimCluster(SimOptions(seed=seed, nodes=4, partitions=1, evict_percent=0))
+    def __init__(self, seed: int = 3, **options: Any) -> None:
+        """``options`` of the simulation beside its size."""
+        self.cluster = SimCluster(
+            SimOptions(seed=seed, nodes=4, partitions=1, evict_percent=0, **options)
+        )
         self.cluster.start()
         self.cluster.create_table(1)
         run(self.cluster, 10_000)

@@ -10,7 +10,7 @@ from raftstore.engine.retention.floors import WITNESS
 from raftstore.ports.log import Base
 from raftstore.ports.table_copy import POSITION_KEY
 from raftstore.protocol.admin import ContentHash
-from raftstore.protocol.message import Done, Failed, Request
+from raftstore.protocol.message import Done, Failed, Message, Request
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.reads import Get
 from raftstore.protocol.replica_snapshots import (
@@ -28,9 +28,9 @@ from tests.unit.engine.engine_world import ask, publish, run, spy
 KEY = b"key"
 
 
-def with_witness() -> tuple[World, SimNode]:
+def with_witness(**options: Any) -> tuple[World, SimNode]:
     """Two voters with rows, one of which leads, and a witness in the place of the third."""
-    world = World()
+    world = World(**options)
     gone = next(node for node in world.members if node != world.leader.node)
     wanted = tuple(world.stranger if node == gone else node for node in world.members)
     names = tuple(map(node_name, wanted))
@@ -45,12 +45,12 @@ def with_witness() -> tuple[World, SimNode]:
     return world, world.cluster.nodes[world.stranger]
 
 
-def put(world: World, counter: int, size: int = 1) -> None:
+def put(world: World, counter: int, size: int = 1, within_ms: int = 2_000) -> None:
     """The row's next value, acknowledged."""
     payload = encode_rows([(KEY, seal(KEY, b"%d" % counter * size))])
     message = publish(world.cluster, world.leader, world.channel, counter, payload)
     answers = ask(world.cluster, world.leader, message)
-    run(world.cluster, 2_000)
+    run(world.cluster, within_ms)
     assert len(answers) == 1, answers
 
 
@@ -244,3 +244,38 @@ def test_status_of_every_node_says_who_is_the_witness() -> None:
         assert members.pop(witness.name) == "witness"
         assert set(members.values()) == {"voter"}
     assert shown == {world.leader: "voter", witness: "witness"}
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["there", "away"])
+def test_log_of_a_witness_is_trimmed_and_it_never_asks_for_a_table(*, is_away: bool) -> None:
+    """W6, W7: as the logs of the others are. Where they were trimmed beyond its end while it was
+    away, it begins behind a base that voters with rows hold, and goes on to vote."""
+    world, witness = with_witness(retention=True)
+    asked: list[AskReplicaSnapshot] = []
+    send = world.cluster.network.send
+
+    def seen(sender: str, receiver: str, message: Message) -> None:
+        if sender == witness.node and isinstance(message, AskReplicaSnapshot):
+            asked.append(message)
+        send(sender, receiver, message)
+
+    world.cluster.network.send = seen  # type: ignore[method-assign]
+    first = runner_of(world, witness).core.base.seq
+    end = runner_of(world, witness).core.last_seq
+    if is_away:
+        witness.crash("away for long")
+    for counter in range(2, 50):
+        put(world, counter, size=400, within_ms=200)
+    assert runner_of(world, world.leader).core.base.seq > end
+    if is_away:
+        assert not asked
+        witness.boot()
+        run(world.cluster, 20_000)
+    core = runner_of(world, witness).core
+    assert core.base.seq > max(first, end if is_away else 0)
+    assert core.commit_seq == runner_of(world, world.leader).core.commit_seq
+    assert core.last_seq - core.base.seq < core.last_seq // 2
+    assert all(request.without_rows for request in asked)
+    assert not runner_of(world, witness).parts.tables.scan(world.channel, b"", b"\xff", 10).rows
+    other_of(world, witness).crash("so that the witness is needed")
+    put(world, 50)
