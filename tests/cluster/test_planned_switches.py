@@ -18,7 +18,7 @@ ROUND = 20
 def test_fip_01_no_bounded_read_and_no_write_fails_by_a_planned_switch(
     cluster: LocalCluster, client: Client
 ) -> None:
-    """Each node leads in turn; the row is found at every moment, and no acknowledged one is lost."""
+    """Each node leads in turn; the row is found at every moment, no acknowledged one is lost."""
     client.create_table("orders", key="id", partitions=1)
     orders = client.table("orders")
     names = sorted(cluster.endpoints_by_node())
