@@ -249,9 +249,10 @@ class CatalogController:
             return None
         return self._refusal(why_kind_is_too_new(kind, self.levels()))
 
-    def refusal_of_format(self, number: int) -> Refusal | None:
-        """The same of a catalog command of this format."""
-        return self._refusal(why_format_is_too_new(number, self.levels()))
+    def refusal_of_format(self, number: int, gone: NodeId | None = None) -> Refusal | None:
+        """The same of a catalog command of this format. ``gone``: a node that will not read it."""
+        levels = {node: level for node, level in self.levels().items() if node != gone}
+        return self._refusal(why_format_is_too_new(number, levels))
 
     def _refusal(self, text: str | None) -> Refusal | None:
         if text is None:

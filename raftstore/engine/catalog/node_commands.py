@@ -59,6 +59,9 @@ class ClusterView(CatalogView, Protocol):
     def endpoints(self) -> dict[NodeId, str]:
         """Every node that has not left, with its newest endpoint."""
 
+    def refusal_of_format(self, number: int, gone: NodeId | None = None) -> Refusal | None:
+        """Why a command of this format must not be written; None: all but ``gone`` can read it."""
+
 
 class NodeCommands:
     """Takes the commands about nodes of all clients of one node."""
@@ -133,7 +136,7 @@ class NodeCommands:
         entry = TicketEntry(request.stored_key, expires_ms, replaced)
         command = add_ticket_command(request.ticket, entry, expired)
         taken = Refusal(SchemaError, "another ticket has this name; make a new token")
-        self._propose(client, request, command, now_ms, lambda: taken)
+        self._propose(client, request, command, now_ms, lambda: taken, gone=self._gone(replaced))
 
     def _why_not_replace(self, node: NodeId) -> Refusal | None:
         """A14: who is replaced counts as dead from the join on, in all its channels at once."""
@@ -189,6 +192,7 @@ class NodeCommands:
                 )
             ),
             lambda: self._accept(client, request),
+            gone=self._gone(entry.replaces),
         )
 
     def _accept(self, client: int, request: Join) -> None:
@@ -306,6 +310,8 @@ class NodeCommands:
         now_ms: int,
         why_conflict: Callable[[], Refusal],
         on_applied: Callable[[], None] | None = None,
+        *,
+        gone: NodeId | None = None,
     ) -> None:
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             self._view.on_catalog_applied(at_ms)  # the answer comes before the apply's notice
@@ -319,8 +325,13 @@ class NodeCommands:
             else:
                 self._commands.answer(client, self._commands.done(request.request_id))
 
-        refusal = self._view.refusal_of_format(MEMBERS_FORMAT)
+        refusal = self._view.refusal_of_format(MEMBERS_FORMAT, gone)
         self._view.proposals.propose(self._view.metadata, command, done, now_ms, refusal=refusal)
+
+    def _gone(self, replaced: NodeId) -> NodeId | None:
+        """The node that is replaced, if it is down: it shall never read anything again, so it need
+        not be of a version that could. One that comes back all the same stops as it reads this."""
+        return replaced if replaced and not self._is_up(replaced) else None
 
     def _fail(self, client: int, request_id: int, refusal: Refusal) -> None:
         self._commands.fail(client, request_id, *refusal)

@@ -136,4 +136,16 @@ NODE_RULES: tuple[Mutation, ...] = (
         Edit("plan_evacuations", "len(orders) >= room", "False"),
         directed(EVACUATION + "few_channels_move_at_a_time_and_each_once"),
     ),
+    mutation(
+        "M29-older",
+        "A lost node of an older version can never be replaced.",
+        Edit("NodeCommands._gone", "replaced and not self._is_up(replaced)", "False"),
+        directed(COMMANDS + "lost_node_of_an_older_version_is_replaced"),
+    ),
+    mutation(
+        "M29-older-up",
+        "A node of an older version that is up is sent what it cannot read.",
+        Edit("NodeCommands._gone", "not self._is_up(replaced)", "True"),
+        directed(COMMANDS + "lost_node_of_an_older_version_is_replaced"),
+    ),
 )

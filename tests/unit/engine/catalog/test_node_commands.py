@@ -53,6 +53,7 @@ class NodeBench(Bench):
         self.wall = 1_000_000
         self.name = "_metadata/0"
         self.voters: tuple[NodeId, ...] = ()
+        self.older: NodeId | None = None
         self.core.config = lambda: SimpleNamespace(voters=self.voters)
         self.elector = SimpleNamespace(role=Role.LEADER, leader=N1)
         self.seq = 0
@@ -87,10 +88,10 @@ class NodeBench(Bench):
             self.catalog.tables.update(tables)
         return result.conflict_seq is not None
 
-    def refusal_of_format(self, number: int) -> Refusal | None:
+    def refusal_of_format(self, number: int, gone: NodeId | None = None) -> Refusal | None:
         """Some node may be too old."""
         assert number == 5
-        return self.format_refusal
+        return None if gone is not None and gone == self.older else self.format_refusal
 
     def endpoints(self) -> dict[NodeId, str]:
         """Where nodes are."""
@@ -295,6 +296,19 @@ def test_lost_node_is_replaced_by_one_with_its_name(bench: NodeBench) -> None:
     assert isinstance(bench.ask(bench.joining(NEW_N3)), JoinAccepted)
     assert bench.catalog.nodes["n3"].node == NEW_N3
     assert set(bench.catalog.retired) == {N3}
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_lost_node_of_an_older_version_is_replaced(bench: NodeBench, *, is_up: bool) -> None:
+    """It can be upgraded no more, and will read nothing; while it is up it would."""
+    bench.older = N3
+    bench.format_refusal = Refusal(StoreTooOldError, "n3 is at level 5; upgrade it")
+    (bench.up.add if is_up else bench.up.discard)(N3)
+    bench.ticket(b"u" * 16)
+    bench.ticket(replaces="n3", is_forced=True)
+    bench.ask(bench.joining(NEW_N3))
+    of_replacing = bench.format_refusal if is_up else None
+    assert bench.refusals == [bench.format_refusal, of_replacing, of_replacing]
 
 
 def test_node_that_is_up_is_not_replaced_without_force(bench: NodeBench) -> None:
