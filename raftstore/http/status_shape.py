@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from raftstore.policy.channel_record import VERSION
+from raftstore.policy.channel_record import ChannelRecord, RecordBody
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, NodeView
 from raftstore.protocol.reads import Bounds
-from raftstore.types import NodeId, node_name
+from raftstore.types import NodeId, Term, node_name
 
 DOWN = "down"
 LEADER = "leader"
@@ -88,26 +88,6 @@ class ReplicaBody(msgspec.Struct, frozen=True, gc=False):
     time_lag_ms: int | None
     batches_behind: int | None
     update_ms_ago: int | None
-
-
-class RecordBody(msgspec.Struct, frozen=True, gc=False):
-    """Leader and in-sync replicas of a partition, with the epochs of that (FIP-06)."""
-
-    version: int
-    leader: str
-    leader_epoch: int
-    """The term that it leads in."""
-    replicas: list[str]
-    isr: list[str]
-    """Replicas whose logs keep up with the leader's, itself included."""
-    hot_standby_replicas: list[str]
-    """Those that keep the table up to date without leading."""
-    iss: list[str]
-    """Standbys in sync: those that have applied nearly everything, too."""
-    coordinator_epoch: int
-    """The term of the metadata channel."""
-    bucket_epoch: int
-    """Where the committed configuration stands in the log; 0: the creation's."""
 
 
 class ChannelStatus(msgspec.Struct, frozen=True, gc=False):
@@ -301,7 +281,7 @@ def _lags(view: ClusterViewAnswer) -> _Lags:
     return lags
 
 
-def _channel(channel: ChannelView, names: _Names, metadata_term: int) -> ChannelStatus:
+def _channel(channel: ChannelView, names: _Names, metadata_term: Term) -> ChannelStatus:
     return ChannelStatus(
         channel.table,
         channel.partition,
@@ -322,25 +302,24 @@ def _channel(channel: ChannelView, names: _Names, metadata_term: int) -> Channel
             for hint in channel.replicas
         ],
         channel.batches,
-        _record(channel, names, metadata_term),
+        _record(channel, metadata_term),
     )
 
 
-def _record(channel: ChannelView, names: _Names, metadata_term: int) -> RecordBody | None:
+def _record(channel: ChannelView, metadata_term: Term) -> RecordBody | None:
     sync = channel.sync
     if sync is None or channel.leader is None:
         return None
-    return RecordBody(
-        VERSION,
-        names[channel.leader],
+    return ChannelRecord(
+        channel.leader,
         channel.term,
-        [names[hint.node] for hint in channel.replicas],
-        [names[node] for node in sync.isr],
-        [names[node] for node in sync.hot_standbys],
-        [names[node] for node in sync.iss],
+        tuple(hint.node for hint in channel.replicas),
+        sync.isr,
+        sync.hot_standbys,
+        sync.iss,
         metadata_term,
         sync.config_seq,
-    )
+    ).shown()
 
 
 def lag_rows(state_store_lags: dict[str, Any]) -> list[tuple[str, int, int, int]]:

@@ -7,11 +7,33 @@ epochs say of which term, configuration and coordinator a view is (docs/protocol
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from raftstore.types import NodeId, Seq, Term, node_name
 
 VERSION: Final = 2
+
+
+class RecordBody(msgspec.Struct, frozen=True, gc=False):
+    """Leader and in-sync replicas of a partition, with the epochs of that (FIP-06)."""
+
+    version: int
+    leader: str
+    leader_epoch: int
+    """The term that it leads in."""
+    replicas: list[str]
+    isr: list[str]
+    """Replicas whose logs keep up with the leader's, itself included."""
+    hot_standby_replicas: list[str]
+    """Those that keep the table up to date without leading."""
+    iss: list[str]
+    """Standbys in sync: those that have applied nearly everything, too."""
+    coordinator_epoch: int
+    """The term of the metadata channel."""
+    bucket_epoch: int
+    """Where the committed configuration stands in the channel's log; 0: the creation's."""
 
 
 class ChannelRecord(NamedTuple):
@@ -41,19 +63,19 @@ class ChannelRecord(NamedTuple):
         assert standbys | isr <= {*self.replicas}, f"{standbys | isr} of {self.replicas} (FIP-06)"
         return self
 
-    def shown(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "version": VERSION,
-            "leader": node_name(self.leader),
-            "leader_epoch": self.leader_epoch,
-            "replicas": _names(self.replicas),
-            "isr": _names(self.isr),
-            "hot_standby_replicas": _names(self.hot_standby_replicas),
-            "iss": _names(self.iss),
-            "coordinator_epoch": self.coordinator_epoch,
-            "bucket_epoch": self.bucket_epoch,
-        }
+    def shown(self) -> RecordBody:
+        """As JSON has it, with the names of the nodes."""
+        return RecordBody(
+            version=VERSION,
+            leader=node_name(self.leader),
+            leader_epoch=self.leader_epoch,
+            replicas=_names(self.replicas),
+            isr=_names(self.isr),
+            hot_standby_replicas=_names(self.hot_standby_replicas),
+            iss=_names(self.iss),
+            coordinator_epoch=self.coordinator_epoch,
+            bucket_epoch=self.bucket_epoch,
+        )
 
 
 def record_of(

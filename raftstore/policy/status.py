@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from raftstore.types import ChannelId, MemberRole, NodeId, Role, Seq, Term, node_name
 
@@ -139,30 +139,11 @@ class SeenChannel(TypedDict):
     """What is missing in front of ``end_seq`` and is asked for."""
     end_seq: int
     """The last seq that is held as a whole record, in the log or in front of it."""
-    record: RecordStatus | None
-    """None: the viewpoint does not lead the channel, or has committed nothing in its term yet."""
+    record: dict[str, Any] | None
+    """A ``RecordBody``; None: the viewpoint does not lead the channel, or has committed nothing in
+    its term yet."""
     late_standbys: dict[str, str]
     """Why standbys of a channel that the viewpoint leads are not in sync."""
-
-
-class RecordStatus(TypedDict):
-    """Leader and in-sync replicas of a channel, with the epochs of that (``ChannelRecord``)."""
-
-    version: int
-    leader: str
-    leader_epoch: int
-    """The term that it leads in."""
-    replicas: list[str]
-    isr: list[str]
-    """Replicas whose logs keep up with the leader's, itself included."""
-    hot_standby_replicas: list[str]
-    """Those that keep the table up to date without leading."""
-    iss: list[str]
-    """Standbys in sync: those that have applied nearly everything, too."""
-    coordinator_epoch: int
-    """The term of the metadata channel."""
-    bucket_epoch: int
-    """Where the committed configuration stands in the channel's log; 0: the creation's."""
 
 
 class GapStatus(TypedDict):
@@ -244,7 +225,7 @@ class ChannelFacts:
     flapping: bool = False
     gaps: Sequence[GapStatus] = ()
     end_seq: Seq = Seq(0)
-    record: RecordStatus | None = None
+    record: dict[str, Any] | None = None
     late_standbys: Mapping[NodeId, str] = field(default_factory=dict)
     member: str = MemberRole.VOTER.value
 

@@ -192,7 +192,7 @@ class NodeCommands:
                 )
             ),
             lambda: self._accept(client, request),
-            gone=self._gone(entry.replaces),
+            gone=self._gone(NodeId(entry.replaces)),
         )
 
     def _accept(self, client: int, request: Join) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
+
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.gap_reports import gaps_of
 from raftstore.engine.reads.read_rules import in_doubt
@@ -16,7 +18,6 @@ from raftstore.policy.status import (
     FloorStatus,
     GapStatus,
     NodeFacts,
-    RecordStatus,
     ReplicaFacts,
     StatusFacts,
     build_status,
@@ -143,7 +144,7 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
             for gap in node.watch.reports.gaps.seen(runner)
         ],
         end_seq=gaps_of(runner).end_seq,
-        record=None if record is None else cast("RecordStatus", record.shown()),
+        record=None if record is None else msgspec.to_builtins(record.shown()),
         late_standbys={
             standby: standbys.why_not_in_sync(runner, standby)
             for standby in (() if record is None else record.hot_standby_replicas)
