@@ -40,6 +40,11 @@ START_PAUSE_MS = 400.0
 """Before a start that failed is tried again."""
 
 
+KILLS = ("crash", "crash_all", "stops", "damage", "flip", "failpoint", "write_error")
+"""Faults that end a process."""
+PARTITIONS = ("partition", "one_way")
+
+
 class Nemesis:
     """Injects one fault after another until it is stopped; then everything can be healed."""
 
@@ -140,6 +145,11 @@ class Nemesis:
     def struck(self) -> int:
         """How many faults struck."""
         return sum(self.kinds.values())
+
+    @property
+    def has_killed_and_parted(self) -> bool:
+        """Nodes ended, and some could not reach others."""
+        return all(any(map(self.kinds.get, kinds)) for kinds in (KILLS, PARTITIONS))
 
     def _run(self, kind: str, action: Callable[[], bool]) -> None:
         self._cluster.trace("fault", kind=kind)

@@ -181,7 +181,10 @@ class Simulation:
                     or not self.readers
                 )
                 and (self.upgrades is None or self.upgrades.is_done)
-                and (self.members is None or self.members.is_done)
+                and (
+                    self.members is None
+                    or (self.members.is_done and self.nemesis.has_killed_and_parted)
+                )
             )
 
         least_ms = begun + options.fault_phase_ms

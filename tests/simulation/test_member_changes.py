@@ -6,9 +6,11 @@ import pytest
 
 from raftstore.testing.campaign import run_seed
 from raftstore.testing.invariants import InvariantError
-from raftstore.testing.options import MEMBERS_FROM, draw_options, override
+from raftstore.testing.nemesis import KILLS, PARTITIONS
+from raftstore.testing.options import MEMBERS_FROM, WITNESSES_FROM, draw_options, override
 from raftstore.testing.sim_failpoints import MEMBER_FAILPOINTS
 from raftstore.testing.sim_members import _check_next
+from raftstore.testing.simulation import Simulation
 from raftstore.types import ChannelConfig, NodeId, ReplicaNumber
 from tests.unit.engine.catalog.test_hosting import World
 from tests.unit.engine.engine_world import run
@@ -94,3 +96,30 @@ def test_world_whose_members_change_holds_every_promise(seed: int) -> None:
         f"{verdict.violation}; replay: raftstore simulate --seed {seed} --set member_changes=yes"
     )
     assert verdict.faults["order"] + verdict.faults["join"] >= 4
+    for kinds in (KILLS, PARTITIONS):
+        assert verdict.faults.keys() & set(kinds)
+
+
+def test_world_with_changes_goes_on_until_nodes_were_killed_and_parted_too() -> None:
+    """S8: each of the three in every seed, however the faults are drawn."""
+    world = Simulation(override(draw_options(MEMBERS_FROM), CHANGES))
+    nemesis = world.nemesis
+    assert not nemesis.has_killed_and_parted
+    nemesis.kinds = {"crash": 3, "join": 1}
+    assert not nemesis.has_killed_and_parted
+    nemesis.kinds = {"one_way": 1, "weather": 9}
+    assert not nemesis.has_killed_and_parted
+    nemesis.kinds["failpoint"] = 1
+    assert nemesis.has_killed_and_parted
+
+
+def test_witnesses_are_drawn_from_a_seed_on() -> None:
+    """Worlds that are known keep voters with rows alone; half of the later ones have witnesses."""
+    drawn = {seed: draw_options(seed) for seed in range(MEMBERS_FROM, WITNESSES_FROM + 400)}
+    changing = {seed: world for seed, world in drawn.items() if world.member_changes}
+    having = [seed for seed, world in changing.items() if world.member_witnesses]
+    assert having
+    assert min(having) >= WITNESSES_FROM
+    later = [seed for seed in changing if seed >= WITNESSES_FROM]
+    assert 0.2 < len(having) / len(later) < 0.8
+    assert not any(world.member_witnesses for world in drawn.values() if not world.member_changes)
