@@ -18,6 +18,8 @@ from raftstore.backup.manifest import TableBackup
 from raftstore.client.blocking.client import Client, Table
 from raftstore.client.results import WriteAck
 from raftstore.local_cluster import LocalCluster
+from raftstore.types import node_name
+from tests.cluster.watching import eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "backup.md").read_text(encoding="utf-8")
 KEYS = 40
@@ -92,6 +94,31 @@ def rows_of(client: Client, name: str) -> dict[int, int]:
     return {row["id"]: row["n"] for row in client.table(name).scan()}
 
 
+def assert_one_membership(client: Client, names: list[str]) -> None:
+    """The catalog, the channels' logs and the nodes themselves agree on who has replicas (S8)."""
+    for name in names:
+        of_catalog = {
+            f"{name}/{number}": {*map(node_name, channel.replicas)}
+            for number, channel in enumerate(client.table_info(name).channels)
+        }
+        ordered = {each.channel: each for each in client.replicas() if each.channel in of_catalog}
+        assert {each: set(ordered[each].voters) for each in of_catalog} == of_catalog
+        assert not any(each.learners or each.change for each in ordered.values())
+        for channel, voters in of_catalog.items():
+            eventually(lambda channel=channel: hosts_of(client, channel), voters.__eq__)
+
+
+def hosts_of(client: Client, channel: str) -> set[str]:
+    """Nodes that report a replica of the channel themselves."""
+    return {
+        node.name
+        for node in client.cluster_status().nodes
+        if node.status is not None
+        for each in node.status["channels"]
+        if f"{each['table']}/{each['partition']}" == channel
+    }
+
+
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_gap_12_backup_under_load_comes_back_row_by_row_at_the_positions_it_names(
@@ -139,6 +166,9 @@ def test_gap_12_backup_under_load_comes_back_row_by_row_at_the_positions_it_name
             )
             assert not again.already
             assert rows_of(client, name)[0] == -1
+        target.start("n2")
+        target.wait_until_ready()
+        assert_one_membership(client, ["one", "two"])
         newest = {key: value for key, value, _ in acked}
         for key, value in expected_singles(load, first.tables[0]).items():
             assert value >= newest[key], "everything acknowledged before is in it"
