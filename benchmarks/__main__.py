@@ -1,9 +1,9 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
 Those that run for minutes by their nature (availability, background_work, catch_up, false_alarms,
-far_behind, rebalance, scaling, slow_replica, snapshot_kills, switches), or take the machine for
-themselves (hostile_clients), run only when named, and so does what needs Java (spark_read,
-spark_write).
+far_behind, lost_disk, rebalance, scaling, slow_replica, snapshot_kills, switches, witness), or take
+the machine for themselves (hostile_clients), run only when named, and so does what needs Java
+(spark_read, spark_write).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from benchmarks import (
     http_gets,
     idle,
     latency,
+    lost_disk,
     puts,
     reads,
     rebalance,
@@ -42,6 +43,7 @@ from benchmarks import (
     spark_write,
     switches,
     views,
+    witness,
     write,
 )
 
@@ -62,6 +64,7 @@ BENCHMARKS: dict[str, Callable[[bool], dict[str, Any]]] = {
 WITH_ROWS: dict[str, Callable[..., dict[str, Any]]] = {
     "catch_up": catch_up.run,
     "far_behind": far_behind.run,
+    "lost_disk": lost_disk.run,
     "snapshot_kills": snapshot_kills.run,
     "spark_read": spark_read.run,
     "spark_write": spark_write.run,
@@ -71,6 +74,7 @@ NAMED: dict[str, Callable[[bool], dict[str, Any]]] = {
     "rebalance": rebalance.run,
     "scaling": scaling.run,
     "switches": switches.run,
+    "witness": witness.run,
 }
 LONG: dict[str, Callable[..., dict[str, Any]]] = {
     "availability": availability.run,
@@ -110,12 +114,12 @@ def main() -> int:
     parser.add_argument(
         "--rows",
         type=int,
-        help="of catch_up, far_behind, snapshot_kills, spark_read and spark_write",
+        help="of catch_up, far_behind, lost_disk, snapshot_kills, spark_read and spark_write",
     )
     parser.add_argument(
         "--rounds",
         type=int,
-        help="of catch_up, spark_read and spark_write; kills of snapshot_kills",
+        help="of catch_up, spark_read and spark_write; kills of snapshot_kills, nodes of lost_disk",
     )
     parser.add_argument(
         "--http-flood", type=int, default=0, help="connections that read in false_alarms"

@@ -282,7 +282,7 @@ def _p99(times: list[float]) -> float:
 # --- the same bytes without replication -----------------------------------------------------------
 
 
-def plain_copy_s(rows: int) -> float:
+def plain_copy_s(rows: int, value_bytes: int = VALUE_BYTES) -> float:
     """Seconds to send the rows to another process that writes and syncs them to one LevelDB."""
     here, there = socket.socketpair()
     with tempfile.TemporaryDirectory(prefix="raftstore-copy-") as directory, here:
@@ -293,7 +293,7 @@ def plain_copy_s(rows: int) -> float:
         there.close()
         draw = random.Random(1).randbytes
         chunks = [
-            [(draw(KEY_BYTES), draw(VALUE_BYTES)) for _ in range(CHUNK_ROWS)] for _ in range(16)
+            [(draw(KEY_BYTES), draw(value_bytes)) for _ in range(CHUNK_ROWS)] for _ in range(16)
         ]
         assert here.recv(1) == b"r", "the receiver did not start"
         began = time.perf_counter()
