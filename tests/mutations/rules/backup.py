@@ -189,7 +189,7 @@ BACKUP_RULES: tuple[Mutation, ...] = (
     mutation(
         "backup-size",
         "A file that was cut off counts as written.",
-        Edit("Repository.has", "self._size(file.path) == file.bytes", "True"),
+        Edit("Repository.has", "self.size(file.path) == file.bytes", "True"),
         directed(PLACE + "file_of_another_size_is_written_again"),
     ),
     mutation(
