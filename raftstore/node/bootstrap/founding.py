@@ -15,6 +15,7 @@ from raftstore.node.logs import fields
 from raftstore.protocol.bootstrap import BirthMessage
 from raftstore.protocol.message import Failed, Message, Request
 from raftstore.protocol.publish import PubMsg, PubReject
+from raftstore.protocol.tickets import parse_token
 from raftstore.storage.identity import Members
 from raftstore.transport.client_connection import ClientConnection
 from raftstore.transport.handshake import Identity, Purpose
@@ -48,6 +49,20 @@ def check_founders_agree(settings: NodeSettings, members: Members) -> None:
             f"data directory {settings.data_dir} belongs to a cluster founded by "
             f"{', '.join(born)}, but --initial-cluster names {', '.join(names)}; use another "
             "--data-dir, or leave --initial-cluster out"
+        )
+
+
+def check_token_agrees(settings: NodeSettings, cluster_id: bytes) -> None:
+    """A --join left in the configuration must be of the cluster that the store belongs to: with
+    another one somebody has the wrong directory, or wants the node to leave its cluster."""
+    if not settings.join:
+        return
+    wanted = parse_token(settings.join).cluster_id
+    if wanted != cluster_id:
+        raise ConfigError(
+            f"data directory {settings.data_dir} belongs to cluster {cluster_id.hex()}, but the "
+            f"token of --join is for cluster {wanted.hex()}; use another, empty --data-dir, or "
+            "leave --join out"
         )
 
 
@@ -88,6 +103,7 @@ class Founding:
         """
         if self._is_born():
             check_founders_agree(self._settings, self._store.members)
+            check_token_agrees(self._settings, self._store.cluster_id)
             self._repeat_completion()
             return True
         self._check_founders()

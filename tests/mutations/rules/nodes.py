@@ -148,4 +148,13 @@ NODE_RULES: tuple[Mutation, ...] = (
         Edit("NodeCommands._gone", "not self._is_up(replaced)", "True"),
         directed(COMMANDS + "lost_node_of_an_older_version_is_replaced"),
     ),
+    mutation(
+        "M28-foreign-token",
+        "A node of another cluster ignores the token by which it was to join.",
+        Edit("check_token_agrees", "wanted != cluster_id", "False"),
+        directed(
+            "tests/unit/node/test_founding.py::test_store_of_another_cluster_does_not_join_by_a"
+            "_token"
+        ),
+    ),
 )

@@ -11,6 +11,7 @@ from raftstore.errors import BirthRefusedError, ConfigError
 from raftstore.node.bootstrap.birth import Members
 from raftstore.node.bootstrap.founding import Founding, check_founders_are_named
 from raftstore.protocol.bootstrap import BirthInfo
+from raftstore.protocol.tickets import Token, token_text
 from raftstore.transport.handshake import Identity
 from raftstore.types import NodeId, node_id
 
@@ -38,9 +39,9 @@ class MemoryStore:
         self.cluster_id = cluster_id
 
 
-def founding(store: MemoryStore, *founders: tuple[str, str]) -> Founding:
+def founding(store: MemoryStore, *founders: tuple[str, str], token: str = "") -> Founding:
     """A node's part in the founding by these members."""
-    settings = NodeSettings(name="n1", data_dir="/data", initial_cluster=founders)
+    settings = NodeSettings(name="n1", data_dir="/data", initial_cluster=founders, join=token)
     identity = Identity(store.node, store.cluster_id, b"boot", NOBODY)
     return Founding(store, settings, NOBODY, lambda: identity, CLUSTER)
 
@@ -85,6 +86,18 @@ def test_born_store_starts_with_the_founders_of_its_birth_or_without_a_list() ->
     members = ((N2, NOBODY), (N1, NOBODY))
     for founders in ((), (("n2", "127.0.0.1:2"), ("n1", "127.0.0.1:3"))):
         assert outcome(founding(MemoryStore(N2, CLUSTER, members), *founders))
+
+
+def test_store_of_another_cluster_does_not_join_by_a_token() -> None:
+    """It would go on in its own cluster in silence; a token of that one may stay."""
+
+    def given(cluster: bytes) -> Founding:
+        token = token_text(Token(cluster, bytes(16), bytes(32), (NOBODY,)))
+        return founding(MemoryStore(N1, CLUSTER, ((N1, NOBODY),)), token=token)
+
+    with pytest.raises(ConfigError, match=rf"belongs to cluster {CLUSTER.hex()}, but the token"):
+        outcome(given(b"another cluster!"))
+    assert outcome(given(CLUSTER))
 
 
 def test_single_founder_is_born_at_once() -> None:
