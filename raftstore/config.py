@@ -588,6 +588,20 @@ class TransportSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """Where a node finds the code of its users' state machines."""
+
+    path: str = ""
+    """Directories with modules of state machines, separated by commas, beside what is installed in
+    the Python of the node. The code must be the same on every node, and is read at the start."""
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The directories of ``path``."""
+        return tuple(filter(None, (part.strip() for part in self.path.split(","))))
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """Everything one node is started with."""
 
@@ -633,3 +647,4 @@ class NodeSettings:
     iss: IssSettings = field(default_factory=IssSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    machines: MachineSettings = field(default_factory=MachineSettings)

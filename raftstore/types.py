@@ -278,6 +278,9 @@ EVENT_TYPES: Final = (
     "replica_waited_for",
     "replica_left_behind",
     "replica_within_bound",
+    "machine_stopped",
+    "machine_resumed",
+    "machine_version",
 )
 """What nodes keep events of. What happens with every request is counted, not kept."""
 
@@ -313,6 +316,10 @@ class RecordKind(IntEnum):
     """Made by the leader: it is now so late, and these rows have expired."""
     TRIM_OUTCOMES = 12
     """Made by the leader: what became of old records is removed (``protocol.trimming``)."""
+    MACHINE_COMMAND = 13
+    """A command of a user's state machine (``protocol.machines``)."""
+    MACHINE_STEP = 14
+    """Made by the leader: a command is skipped, or another version of the machine is in force."""
 
 
 class DiskRoom(IntEnum):

@@ -53,9 +53,19 @@ OUTCOMES_MAX = 65_536
 many later writes of the channel are committed."""
 
 CONDITIONED_KINDS = frozenset(
-    {RecordKind.CONDITIONAL, RecordKind.CONDITIONAL_WITH_TTL, RecordKind.COMMAND}
+    {
+        RecordKind.CONDITIONAL,
+        RecordKind.CONDITIONAL_WITH_TTL,
+        RecordKind.COMMAND,
+        RecordKind.MACHINE_COMMAND,
+        RecordKind.MACHINE_STEP,
+    }
 )
 """Kinds whose effect is known only once the state machine has applied them."""
+
+KEPT_BY_MACHINE = frozenset({RecordKind.MACHINE_COMMAND})
+"""Of these, the kinds whose effect the machine keeps in its state, by seq: a restart or a base
+takes nothing of it."""
 
 
 class WrittenRecord(msgspec.Struct, gc=False):
@@ -75,6 +85,11 @@ class WrittenRecord(msgspec.Struct, gc=False):
     def is_conditioned(self) -> bool:
         """Whether only the state machine knows the effect."""
         return self.kind in CONDITIONED_KINDS
+
+    @property
+    def is_kept_by_machine(self) -> bool:
+        """Whether the effect is in the state of the machine, once it is applied."""
+        return self.kind in KEPT_BY_MACHINE
 
 
 class Verdict(Enum):

@@ -55,6 +55,8 @@ PUBLISHED_KINDS = frozenset(
         RecordKind.CONDITIONAL_WITH_TTL,
         RecordKind.EXPIRE,
         RecordKind.TRIM_OUTCOMES,
+        RecordKind.MACHINE_COMMAND,
+        RecordKind.MACHINE_STEP,
     }
 )
 """What a publisher may send; the engine takes some of them from its own node only."""
@@ -219,7 +221,7 @@ class Sequencer:
             took = f"within {state.settings.quorum_timeout_ms} ms; retry with the same guid"
             text = f"no durable quorum for seq {waiter.last_seq} {took}"
             if waiter.last_seq <= state.commit_seq:
-                text = f"seq {waiter.last_seq} is committed, its condition was not decided {took}"
+                text = f"seq {waiter.last_seq} is committed, it was not applied here {took}"
             if state.storage_stalled is not None:
                 text = f"{text}; {state.storage_stalled}"
             reject(state, waiter.client, waiter, QuorumTimeoutError, text)
@@ -264,6 +266,8 @@ class Sequencer:
             self._acknowledge(client, guid, written)
         elif written.last_seq > state.applied_seq:
             self._wait(client, message, written)
+        elif written.is_kept_by_machine:
+            self._acknowledge(client, guid, written)  # the engine reads the result in the state
         else:  # applied before a restart: whether its condition held is not known any more
             text = f"seq {written.last_seq} was applied before a restart; read the row to see"
             reject(state, client, message, GuidExpiredError, text)
@@ -333,7 +337,10 @@ class Sequencer:
         assert written.last_seq <= state.commit_seq, (
             f"OK for seq {written.last_seq}, committed are {state.commit_seq} (S4.4)"
         )
-        assert written.outcome_known, f"OK for seq {written.last_seq} before it is decided (S10)"
+        is_decided = written.outcome_known or (
+            written.is_kept_by_machine and written.last_seq <= state.applied_seq
+        )
+        assert is_decided, f"OK for seq {written.last_seq} before it is decided (S10)"
         assert state.role is Role.LEADER, f"OK from the role {state.role} (S4.4)"
         conflict = written.conflict_seq
         assert conflict is None or conflict < written.base_seq, (

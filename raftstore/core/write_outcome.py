@@ -92,6 +92,8 @@ def _outcome_of_written(state: ChannelState, written: WrittenRecord) -> WriteOut
         return WriteOutcomeFound(WriteOutcome.PENDING, *place)
     if not written.is_conditioned:
         return WriteOutcomeFound(WriteOutcome.COMMITTED, *place)
+    if written.is_kept_by_machine and written.last_seq <= state.applied_seq:
+        return WriteOutcomeFound(WriteOutcome.COMMITTED, *place)
     if written.outcome_known:
         condition = "held" if written.conflict_seq is None else "conflict"
         return WriteOutcomeFound(WriteOutcome.COMMITTED, *place, condition)

@@ -11,12 +11,14 @@ from raftstore.metrics import Histogram, Sample
 from raftstore.ports.election import ElectorFactory
 from raftstore.ports.ids import IdSource
 from raftstore.ports.log import MessageLog
+from raftstore.ports.machine import Machines, NoMachines
 from raftstore.ports.tables import TableStore
 from raftstore.ports.transport import Transport
 from raftstore.types import ChannelConfig, NodeId, Seq, StorageStall
 
 METADATA_NAME: Final = "_metadata/0"
 """The channel of the catalog; no table can have that name."""
+NO_MACHINES: Final = NoMachines()
 CLIENT_HANDLE_SELF = 0
 """The publisher handle of the node itself; transports number client connections from 1."""
 
@@ -94,6 +96,8 @@ class NodePorts:
     reserve_bytes: Callable[[], int | None] = lambda: None
     """Size of the file that a start on a full disk would remove; 0: there is none, None: this
     outside keeps none."""
+    machines: Machines = NO_MACHINES
+    """Code of users' state machines."""
     extra_status: Callable[[], dict[str, Any]] = dict
     """What the outside adds to the node's status, such as the bytes it sent."""
     extra_metrics: Callable[[], tuple[tuple[Sample, ...], tuple[Histogram, ...]]] = lambda: ((), ())

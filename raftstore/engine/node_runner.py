@@ -121,6 +121,7 @@ class NodeRunner:
             self.reader.write_outcomes.open.deadlines,
             self.controller.deadlines,
             self.controller.commands.deadlines,
+            self.controller.codes.deadlines,
             self.hashes.waiting.deadlines,
             self.failovers.deadlines,
             self.repairs.deadlines,
@@ -209,8 +210,9 @@ class NodeRunner:
         )
         self.registry = ChannelRegistry(parts, self.channels)
         self.controller = controller = CatalogController(
-            identity, parts, self.registry, self.watch, self.levels, self._proposals, self.answers
-        )
+            identity, parts, self.registry, self.watch, self.levels, self._proposals, self.answers,
+            ports.machines,
+        )  # fmt: skip
         self.leaders = Leaders(
             LeaderParts(parts, self.channels, controller, self.watch, self.levels, self.drain)
         )

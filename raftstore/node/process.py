@@ -42,6 +42,7 @@ from raftstore.node.http_port import HttpPort, StartHttp
 from raftstore.node.kept_events import KeptEvents
 from raftstore.node.limits import within_open_files
 from raftstore.node.logs import drain_lines, fields, lines_aside, lines_by_turn
+from raftstore.node.machines import InstalledMachines
 from raftstore.node.measured import measured
 from raftstore.node.older_version import act_as
 from raftstore.node.system_clock import elapsed_s, monotonic_ms, wall_ms
@@ -241,6 +242,7 @@ class NodeProcess:
             reserve_bytes=lambda: store.space.reserve.kept_bytes,
             extra_status=lambda: {"traffic": network.traffic.totals()},
             extra_metrics=self._measured,
+            machines=InstalledMachines(self._settings.machines.directories),
         )
 
     @staticmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from raftstore.config import (
@@ -21,6 +22,7 @@ from raftstore.config import (
     CatchUpSettings,
     ElectionSettings,
     HeartbeatSettings,
+    MachineSettings,
     NodeSettings,
     QuerySettings,
     ReplicationSettings,
@@ -200,6 +202,7 @@ def check_settings(settings: NodeSettings) -> None:
     _check_catch_up(settings.catchup)
     _check_election(settings.election)
     _check_transport(settings.transport)
+    _check_machines(settings.machines)
 
 
 def check_node_name(name: str) -> None:
@@ -275,6 +278,15 @@ def _check_http(settings: NodeSettings) -> None:
         )
     if http.advertise:
         split_endpoint("http.advertise", http.advertise)
+
+
+def _check_machines(machines: MachineSettings) -> None:
+    for directory in machines.directories:
+        if not Path(directory).is_dir():
+            raise ConfigError(
+                f"machines.path names {directory!r}, which is no directory; make it, or take it "
+                "out of the list"
+            )
 
 
 def _check_initial_cluster(settings: NodeSettings) -> None:

@@ -36,6 +36,8 @@ CLIENT_VARIABLES: Final = ("RAFTSTORE_ENDPOINTS", "RAFTSTORE_TIMEOUT", "RAFTSTOR
 """Read by the command line, not by a node; known here so that a node does not refuse them."""
 DEFAULT_ORIGIN: Final = "default"
 INITIAL_CLUSTER_KEY: Final = "node.initial_cluster"
+MACHINES_PATH_KEY: Final = "machines.path"
+"""May be a list in a settings file."""
 JOIN_KEY: Final = "node.join"
 
 SettingType = str | int | bool | tuple[tuple[str, str], ...]
@@ -200,11 +202,17 @@ def _setting(key: str, raw: object, *, origin: str, default: SettingType) -> Set
     elif isinstance(default, int):
         value = _number(key, raw, origin=origin)
         check_number(key, value, origin=origin)
+    elif key == MACHINES_PATH_KEY and isinstance(raw, list) and all(map(_is_text, raw)):
+        value = ",".join(raw)
     elif isinstance(raw, str):
         value = raw
     else:
         raise ConfigError(f"{key} is {raw!r} ({origin}); write a string")
     return Setting(key, value, origin)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _boolean(key: str, raw: object, *, origin: str) -> bool:

@@ -21,6 +21,9 @@ LIFETIME_LEVEL: Final = 5
 TRIM_LEVEL: Final = LEVEL_OF_TAG[Tag.AskTrimmed]
 """Nodes below it read no record by which outcomes are trimmed, and cannot be asked for theirs."""
 
+MACHINE_LEVEL: Final = LEVEL_OF_TAG[Tag.CommandAck]
+"""Nodes below it know of no state machines of users."""
+
 LEVEL_OF_KIND: Final = {
     RecordKind.STAGED: 1,
     RecordKind.BATCH_APPLY: 1,
@@ -28,6 +31,8 @@ LEVEL_OF_KIND: Final = {
     RecordKind.TXN: 1,
     **dict.fromkeys(LIFETIME_KINDS, LIFETIME_LEVEL),
     RecordKind.TRIM_OUTCOMES: TRIM_LEVEL,
+    RecordKind.MACHINE_COMMAND: MACHINE_LEVEL,
+    RecordKind.MACHINE_STEP: MACHINE_LEVEL,
 }
 """Kinds of records that not every version reads; the others are of the first."""
 
@@ -87,6 +92,7 @@ LEVEL_OF_FORMAT: Final = {
     4: DURABILITY_LEVEL,
     5: MEMBERS_LEVEL,
     6: LEADER_SWITCH_LEVEL,
+    7: MACHINE_LEVEL,
 }
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from enum import Enum
+from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
+from raftstore.config import MIB
+from raftstore.errors import UnknownMachineError
+from raftstore.machine import StateMachine as UserStateMachine
 from raftstore.protocol.records import Record
-from raftstore.types import RecordKind, Seq
+from raftstore.types import Guid, RecordKind, Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,22 @@ StateWrites = Sequence[tuple[bytes, bytes | None]]
 """Keys and values of a channel's state beside its rows (None deletes), in the order of writing."""
 
 
-STATE_KINDS: Final = (RecordKind.STAGED, RecordKind.TXN, RecordKind.TRIM_OUTCOMES)
-"""Kinds of records that change the state beside the rows, of a channel whose machine has one."""
+class Way(Enum):
+    """The method by which a machine applies records of a kind, and so what it sees then."""
+
+    ROWS = "apply"
+    """Rows, one at a time; where rows may have an expiry, ``LIFETIMES`` in its place."""
+    STATE = "apply_state"
+    """Rows, one at a time, and the state beside them."""
+    LIFETIMES = "apply_with_lifetimes"
+    """The same, and expired rows, too."""
+    COMMAND = "apply_command"
+    """Rows in order, and the state beside them: the state of a user's machine."""
+
+
+Kinds = Mapping[RecordKind, Way]
+"""The records that a machine takes. Term starts and configurations change no machine, and the
+pieces of a BATCH_APPLY are written one by one (``BatchMachine.rows_of``)."""
 
 
 class StateReader(Protocol):
@@ -58,7 +76,8 @@ class StateMachine(Protocol):
     """Deterministic state behind a channel, over the rows of its table store (S10).
 
     ``apply`` sees the state through ``read`` and returns what to write; it must not use clocks,
-    randomness, or anything but its arguments.
+    randomness, or anything but its arguments. A machine may say by a class attribute ``KINDS``
+    which records it takes, and how; without one it is given all, by ``apply``.
     """
 
     def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
@@ -69,10 +88,12 @@ class StateMachine(Protocol):
 class BatchMachine(StateMachine, Protocol):
     """A state machine that also takes part in micro-batches; others are never sent any."""
 
+    KINDS: ClassVar[Kinds]
+
     def apply_state(
         self, record: Record, read: Callable[[bytes], Row | None], state: StateReader
     ) -> ApplyResult:
-        """Compute the writes of a committed record of ``STATE_KINDS``."""
+        """Compute the writes of a committed record that goes by ``Way.STATE``."""
 
     def apply_with_lifetimes(
         self, record: Record, read: Callable[[bytes], Row | None], state: StateReader
@@ -119,6 +140,88 @@ class BatchMachine(StateMachine, Protocol):
         """
 
 
+class RowsReader(Protocol):
+    """The rows of a channel as the records before the one at hand left them."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a row."""
+
+    def range(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` keys and values of [start, stop), an empty ``stop`` is the end."""
+
+
+@runtime_checkable
+class CommandMachine(StateMachine, Protocol):
+    """A machine that takes commands: that of users behind a channel set."""
+
+    KINDS: ClassVar[Kinds]
+
+    def apply_command(self, record: Record, rows: RowsReader, state: StateReader) -> ApplyResult:
+        """Compute the writes of a committed record that goes by ``Way.COMMAND``; or why nothing can
+        be applied any more (``ApplyResult.failure``)."""
+
+    def skip(self, seq: Seq) -> None:
+        """The command at this seq is to become nothing: what is committed behind it says so."""
+
+    def forget(self) -> None:
+        """Read all again from the state: what was computed last may not be in it."""
+
+
+class MachineStop(NamedTuple):
+    """A record that a machine of users could not apply; nothing behind it is applied here."""
+
+    seq: Seq
+    guid: Guid
+    reason: str
+    """What was raised, or what this node lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSource:
+    """Code of a user's machine as a node has it."""
+
+    name: str
+    make: Callable[[], UserStateMachine]
+    version: int
+    oldest_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRules:
+    """How much is kept. All replicas of a channel must go by the same numbers."""
+
+    results_kept: int = 16_384
+    """Results of a partition, the newest: a retry of a command is answered by them."""
+    result_bytes_kept: int = 16 * MIB
+    """The same in bytes."""
+    journal_bytes: int = 1 * MIB
+    """Commands of a machine in memory kept behind its snapshot; at so many bytes, and at twice the
+    bytes of the snapshot, the next one is made."""
+
+
+DEFAULT_RULES: Final = MachineRules()
+
+
+class Machines(Protocol):
+    """The code of users' machines that a node has."""
+
+    rules: MachineRules
+
+    def load(self, name: str) -> MachineSource:
+        """The code of this name, ``module:Class`` or an entry point's. Raises UnknownMachineError,
+        which says what is missing and what to do."""
+
+
+class NoMachines:
+    """A node that is given no code of users."""
+
+    rules: MachineRules = DEFAULT_RULES
+
+    def load(self, name: str) -> MachineSource:
+        """Raises UnknownMachineError."""
+        raise UnknownMachineError(f"this node was started without state machines, such as {name!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
     """``writes``: key -> sealed value (``raftstore.rows.sealing``; None deletes), last one per key
@@ -134,3 +237,5 @@ class ApplyResult:
     """Of all rows that are written; 0: never."""
     time_ms: int = 0
     """The channel time from this record on; 0: as before."""
+    failure: str | None = None
+    """Why the record cannot be applied: nothing of it is written, nor of any behind it."""

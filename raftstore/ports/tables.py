@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from raftstore.ports.machine import Row, StateMachine, StateWrites
+from raftstore.ports.machine import MachineStop, Row, StateMachine, StateWrites
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage, TableCopy
 from raftstore.protocol.records import Record
@@ -140,6 +140,23 @@ MergeDone = Callable[[MergeStep, int], None]
 """Called on the node's thread with what became of a step of a merge, and the time in ms."""
 
 
+class StoppableMachine(Protocol):
+    """The machine of a channel, which may stop at a record that it cannot apply.
+
+    Nothing from that record on is applied then: each call of ``TableStore.apply`` is answered as
+    ever, with the applied seq that there is.
+    """
+
+    stop: MachineStop | None
+    """Where and why it stopped; None: it goes on."""
+
+    def take_back(self) -> None:
+        """All calls are answered: what they handed over from the stop on is handed over anew."""
+
+    def resume(self, skips: Seq | None) -> None:
+        """Have it go on, after ``take_back``; the command at ``skips`` becomes nothing."""
+
+
 class Piece(NamedTuple):
     """A piece of a record that is applied in several: a BATCH_APPLY and the rows it names.
 
@@ -194,6 +211,9 @@ class TableStore(Protocol):
         The first one comes when all that was queued for the channel before is applied, the next
         after one that truncates when that one is.
         """
+
+    def stoppable(self, channel: ChannelId) -> StoppableMachine:
+        """Whether the channel's machine stopped, and the way to have it go on."""
 
     def channel_time(self, channel: ChannelId) -> int:
         """About the channel time of what is applied (``state_machines.expiry``), never less than

@@ -113,6 +113,10 @@ class TableInfo(msgspec.Struct, frozen=True, array_like=True):
     settings: TableSettings = DEFAULT_SETTINGS
     voters: tuple[Small31, ...] = ()
     """While partitions do not have ``replicas`` of them yet: how many each one has."""
+    machine: str = ""
+    """Of a channel set: its state machine; empty: it is a table."""
+    machine_version: Small31 = 0
+    """Of a channel set: the version with which it was created."""
 
 
 class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -132,8 +136,8 @@ class ClusterInfoAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag
 class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Compare-and-set on the name; answered when every partition has a leader (S0.8).
 
-    ``settings``: nodes below ``raftstore.policy.levels.TABLE_SETTINGS_LEVEL`` would skip them, so
-    they are only sent to others.
+    ``settings`` and ``machine``: nodes below ``raftstore.policy.levels.TABLE_SETTINGS_LEVEL`` and
+    ``MACHINE_LEVEL`` would skip them, so they are only sent to others.
     """
 
     name: str
@@ -146,6 +150,9 @@ class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     if_not_exists: bool
     timeout_ms: TimeoutMs
     settings: TableSettings = DEFAULT_SETTINGS
+    machine: str = ""
+    """Makes it a channel set: the user's state machine behind each partition, as ``module:Class``
+    or the name of an entry point. Then there are no key columns and no schema."""
 
 
 class DropTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):

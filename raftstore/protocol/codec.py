@@ -28,6 +28,7 @@ from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.framing import Body, encode_frame
 from raftstore.protocol.healing import HealingMessage
 from raftstore.protocol.leader_moves import LeaderMoveMessage
+from raftstore.protocol.machines import CommandAck, MachineMessage
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.node import HandshakeMessage, NodeMessage
 from raftstore.protocol.out_of_range import fields_of, out_of_range
@@ -48,6 +49,8 @@ from raftstore.types import INT63_MAX
 
 AnyMessage = (
     PublishMessage
+    | CommandAck
+    | MachineMessage
     | ReplicationMessage
     | ReplicationBundle
     | ElectionMessage

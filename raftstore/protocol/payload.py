@@ -121,6 +121,11 @@ def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
         if rows != 1:
             raise DecodeError(f"the end of a micro-batch occupies 1 seq, not {rows}")
         return
+    elif kind is RecordKind.MACHINE_COMMAND:
+        raise DecodeError(
+            "a table takes no commands; create a channel set with a state machine for them "
+            "(create_channelset)"
+        )
     else:
         raise DecodeError(
             "a table takes rows, conditional writes and ends of micro-batches, not records of "

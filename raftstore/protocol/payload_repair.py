@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from raftstore.protocol.machines import CommandAck
 from raftstore.protocol.message import ChannelMessage, Message
 from raftstore.protocol.publish import PubAck, PubMsg
 from raftstore.protocol.tags import tag_of
@@ -95,7 +96,7 @@ class RelayedWrite(ChannelMessage, frozen=True, array_like=True, gc=False, tag=t
 class RelayedAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> the follower that relayed a write: its outcome, for the publisher."""
 
-    ack: PubAck
+    ack: PubAck | CommandAck
 
 
 class ChannelGaps(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -34,6 +34,7 @@ from raftstore.protocol.batches import (
     WritersAnswer,
 )
 from raftstore.protocol.changes import ChangeEnds, ChangeEndsAnswer, Changes, ChangesAnswer
+from raftstore.protocol.machines import MachineAnswer, MachineQuery, SkipCommand
 from raftstore.protocol.members import (
     AskJoin,
     Drain,
@@ -93,6 +94,8 @@ ClientRequest = (
     | MemberRequest
     | OrderRequest
     | RebalanceRequest
+    | MachineQuery
+    | SkipCommand
 )
 
 ClientAnswer = (
@@ -115,6 +118,7 @@ ClientAnswer = (
     | JoinAccepted
     | OrdersAnswer
     | RebalanceReply
+    | MachineAnswer
 )
 
 BatchRequest = (

@@ -26,6 +26,7 @@ class Tag(IntEnum):
     PubAck = 2
     PubReject = 3
     PayloadRelay = 4
+    CommandAck = 5
     StoreRequest = 10
     StoreAck = 11
     StoreReject = 12
@@ -68,6 +69,8 @@ class Tag(IntEnum):
     LagReport = 55
     RefillRequest = 56
     Refill = 57
+    AskMachine = 58
+    MachineCode = 59
     BirthQuery = 60
     BirthInfo = 61
     BirthProposal = 62
@@ -167,6 +170,9 @@ class Tag(IntEnum):
     AskTableSizes = 186
     TableSizesAnswer = 187
     SwitchLeaders = 188
+    MachineQuery = 190
+    MachineAnswer = 191
+    SkipCommand = 192
 
 
 RETIRED: Final[frozenset[Tag]] = frozenset()
@@ -236,6 +242,12 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.AskTableSizes: 6,
     Tag.TableSizesAnswer: 6,
     Tag.SwitchLeaders: 7,
+    Tag.CommandAck: 7,
+    Tag.AskMachine: 7,
+    Tag.MachineCode: 7,
+    Tag.MachineQuery: 7,
+    Tag.MachineAnswer: 7,
+    Tag.SkipCommand: 7,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from raftstore.errors import NewerFormatError
-from raftstore.ports.machine import ApplyResult, Row, StateMachine
+from raftstore.ports.machine import ApplyResult, Kinds, Row, StateMachine, Way
 from raftstore.protocol.records import Record
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.rows.schema_growth import is_grown_from
@@ -29,6 +29,7 @@ from raftstore.state_machines.catalog_entries import (
     DURABILITY_FORMAT,
     EDITED_FORMAT,
     FIRST_FORMAT,
+    MACHINE_FORMAT,
     MEMBERS_FORMAT,
     NODE_PREFIX,
     SETTINGS_FORMAT,
@@ -119,6 +120,11 @@ class TableEntry(msgspec.Struct, frozen=True):
     is_resizing: bool = False
     """Partitions do not have ``replicas`` voters yet: the leader of the metadata channel orders
     replicas until they do."""
+    machine: str = ""
+    """Of a channel set: the state machine of its users behind each partition, by module and class
+    or the name of an entry point; empty: it is a table."""
+    machine_version: Small31 = 0
+    """Version of that machine with which every partition begins."""
 
     def same_definition(self, other: TableEntry) -> bool:
         """Whether both ask for the same table; UUID and placement are given, not asked for.
@@ -153,6 +159,7 @@ def _asked_for(entry: TableEntry, *, edited: bool) -> TableEntry:
         settings=DEFAULT_SETTINGS if edited else entry.settings,
         was_edited=False,
         is_resizing=False,
+        machine_version=0,
     )
 
 
@@ -217,6 +224,8 @@ def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> b
 
 def created_format(entry: TableEntry) -> int:
     """Format of the command that creates a table with this entry."""
+    if entry.machine:
+        return MACHINE_FORMAT
     if any(len(group) != entry.replicas for group in entry.placement) or entry.is_resizing:
         return MEMBERS_FORMAT
     if entry.durability != Durability.FSYNC.label or entry.settings.restoring is not None:
@@ -258,6 +267,8 @@ class CatalogMachine(StateMachine):
     A command that must not change anything (a lost compare-and-set) is a conflict, reported like
     that of a conditional write: ``conflict_seq`` is the seq of the row in the way, 0 if absent.
     """
+
+    KINDS: ClassVar[Kinds] = {RecordKind.COMMAND: Way.ROWS}
 
     def apply(  # noqa: C901 - one arm per kind
         self, record: Record, read: Callable[[bytes], Row | None]

@@ -9,7 +9,7 @@ import msgspec
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.types import NodeId, Small31
 
-CATALOG_FORMAT: Final = 6
+CATALOG_FORMAT: Final = 7
 """Newest version of commands and rows read here. A newer one stops the node: it could not keep the
 catalog."""
 
@@ -36,6 +36,10 @@ they would take part with nodes that are retired."""
 SWITCH_FORMAT: Final = 6
 """Of the command that turns even leaders on or off, and of its row: older nodes stop there, for
 they would go by their settings."""
+
+MACHINE_FORMAT: Final = 7
+"""Of commands that create or edit a channel set, and of its row: older nodes stop there, for they
+would serve it as a table."""
 
 NODE_PREFIX: Final = b"n/"
 

@@ -12,6 +12,10 @@
 ``02 05 expiry8 key``              a row that expires (``state_machines.expiry``)
 ``02 06``                          the channel time, if rows of the channel ever had an expiry
 ``02 07``                          up to which seq outcomes are trimmed (``trimmed_outcomes``)
+``02 08``                          head of a user's machine (``machine_state.MachineHead``)
+``02 09 seq8``                     what it made of the command at this seq (``machine_state``)
+``02 0a n4``                       chunk ``n`` of the snapshot of a machine in memory
+``02 0b seq8``                     a command that came behind that snapshot
 ``03 00``                          coordinator: the table's head
 ``03 01 writer``                   coordinator: a writer
 ``03 02 n8``                       coordinator: commit ``n`` is not applied everywhere (outbox)
@@ -45,6 +49,13 @@ OUTCOMES: Final = b"\x02\x03"
 EXPIRIES: Final = b"\x02\x05"
 CHANNEL_TIME: Final = b"\x02\x06"
 TRIMMED: Final = b"\x02\x07"
+MACHINE_HEAD: Final = b"\x02\x08"
+RESULTS: Final = b"\x02\x09"
+RESULTS_END: Final = b"\x02\x0a"
+MACHINE_CHUNKS: Final = b"\x02\x0a"
+MACHINE_CHUNKS_END: Final = b"\x02\x0b"
+JOURNAL: Final = b"\x02\x0b"
+JOURNAL_END: Final = b"\x02\x0c"
 TABLE_HEAD: Final = b"\x03\x00"
 WRITERS: Final = b"\x03\x01"
 OUTBOX: Final = b"\x03\x02"
@@ -105,6 +116,21 @@ def seq_of_outcome(key: bytes) -> Seq | None:
     is_outcome = key[:2] == OUTCOMES and len(key) == OUTCOME_KEY_BYTES
     is_batch = key[:2] == APPLIED_BATCHES and len(key) == APPLIED_BATCH_KEY_BYTES
     return Seq(int.from_bytes(key[2:10], "big")) if is_outcome or is_batch else None
+
+
+def result_key(seq: int) -> bytes:
+    """The key of what a user's machine made of the command at this seq."""
+    return RESULTS + seq.to_bytes(8, "big")
+
+
+def journal_key(seq: int) -> bytes:
+    """The key of a command that a machine in memory applied since its snapshot."""
+    return JOURNAL + seq.to_bytes(8, "big")
+
+
+def machine_chunk_key(number: int) -> bytes:
+    """The key of a chunk of the snapshot of a machine in memory."""
+    return MACHINE_CHUNKS + number.to_bytes(4, "big")
 
 
 def writer_key(writer: str) -> bytes:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from msgspec.structs import replace
 
 from raftstore.errors import DecodeError
-from raftstore.ports.machine import ApplyResult, Row, StateMachine, StateReader, StateWrites
+from raftstore.ports.machine import (
+    ApplyResult,
+    Kinds,
+    Row,
+    StateMachine,
+    StateReader,
+    StateWrites,
+    Way,
+)
 from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_with_ttl
 from raftstore.protocol.payload import Cell, decode_conditional, decode_rows
 from raftstore.protocol.records import Record
@@ -28,6 +37,18 @@ from raftstore.types import RecordKind, Seq
 
 class TableMachine(StateMachine):
     """Keeps the newest row per key. Values stay sealed: no node looks into them."""
+
+    KINDS: ClassVar[Kinds] = {
+        RecordKind.ROWS: Way.ROWS,
+        RecordKind.CONDITIONAL: Way.ROWS,
+        RecordKind.BATCH_MARK: Way.ROWS,
+        RecordKind.STAGED: Way.STATE,
+        RecordKind.TXN: Way.STATE,
+        RecordKind.TRIM_OUTCOMES: Way.STATE,
+        RecordKind.ROWS_WITH_TTL: Way.LIFETIMES,
+        RecordKind.CONDITIONAL_WITH_TTL: Way.LIFETIMES,
+        RecordKind.EXPIRE: Way.LIFETIMES,
+    }
 
     def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
         """Compute the writes of one committed record; raise CorruptRecordError if unreadable."""
@@ -60,7 +81,7 @@ class TableMachine(StateMachine):
         read: Callable[[bytes], Row | None],  # noqa: ARG002 - rows play no part yet
         state: StateReader,
     ) -> ApplyResult:
-        """Compute what a record of ``STATE_KINDS`` changes in the state beside the rows.
+        """Compute what a record of ``Way.STATE`` changes in the state beside the rows.
 
         BATCH_APPLY is not here: its rows are in other records (``batches.staging.plan_apply``).
         """

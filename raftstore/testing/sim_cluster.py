@@ -18,6 +18,8 @@ from raftstore.config import (
     SnapshotSettings,
     StorageSettings,
 )
+from raftstore.engine.node_ports import NO_MACHINES
+from raftstore.ports.machine import Machines
 from raftstore.protocol.admin import CreateTable
 from raftstore.protocol.members import JoinAccepted
 from raftstore.protocol.message import Done, Message
@@ -109,8 +111,11 @@ class SimCluster:
         settings: NodeSettings | None = None,
         *,
         make_tables: Callable[[], SimTables] = SimTables,
+        machines: Machines = NO_MACHINES,
     ) -> None:
+        """``machines``: code of users' state machines that all nodes have."""
         self.options = options
+        self.machines = machines
         self.make_tables = make_tables
         self.rng = random.Random(f"world {options.seed}")
         self.scheduler = Scheduler()
@@ -301,13 +306,14 @@ class SimCluster:
 
     # --- the table --------------------------------------------------------------------------------
 
-    def create_table(self, partitions: int) -> None:
-        """Ask the leader of the metadata channel, as a client does, until it is there."""
+    def create_table(self, partitions: int, machine: str = "") -> None:
+        """Ask the leader of the metadata channel, as a client does, until it is there; with a
+        machine of ``machines`` it is a channel set."""
         self.add_client("admin", ADMIN_HANDLE, self._on_admin_answer)
         self._table_request = CreateTable(
             request_id=1,
             name="t",
-            key_columns=("k",),
+            key_columns=() if machine else ("k",),
             partitions=partitions,
             replicas=min(self.options.replicas, len(self.node_ids)),
             durability=self.options.durability,
@@ -315,6 +321,7 @@ class SimCluster:
             schema_json="",
             if_not_exists=True,
             timeout_ms=2_000,
+            machine=machine,
         )
         self._ask_for_table()
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from raftstore.ports.machine import Machines
 from raftstore.protocol.message import Message
 from raftstore.testing.invariants import Oracle
 from raftstore.testing.options import SimOptions
@@ -26,6 +27,7 @@ class SimHost(Protocol):
     network: SimNetwork
     cluster_id: bytes
     founders: tuple[NodeId, ...]
+    machines: Machines
 
     def trace(self, name: str, **fields: object) -> None:
         """One event of the world's history."""

@@ -147,6 +147,7 @@ class SimNode:
             stall=self.disk.stall,
             free_bytes=self._free_bytes,
             on_retired=self.retire,
+            machines=cluster.machines,
         )
         self.runner = WatchedRunner(identity, ports, self.settings)
         self.runner.start(self.clock.now_ms())

@@ -14,26 +14,20 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from raftstore.errors import CorruptRecordError
-from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row, StateMachine
-from raftstore.ports.scrub import TableStep
-from raftstore.ports.table_copy import CopyPage, TableCopy
+from raftstore.ports.machine import ApplyResult, MachineStop, Row, StateMachine
+from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
     Answers,
     Barrier,
     BarrierDone,
     Conflicts,
-    Counted,
-    ExpiryPage,
     FoundRows,
     MergeDone,
     MergeStep,
     Page,
     Piece,
     ReadDone,
-    SealedPage,
 )
-from raftstore.protocol.lifetimes import LIFETIME_KINDS
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.expiry import channel_time
@@ -43,6 +37,7 @@ from raftstore.storage.tables.pieces import Change, index_of_row, rows_of_piece
 from raftstore.testing.sim_contents import SimContents, is_sealed
 from raftstore.testing.sim_copies import SimCopies, SimCopy, Staged
 from raftstore.testing.sim_failpoints import nobody_dies
+from raftstore.testing.sim_snapshots import SimRows, SimSnapshot, SimState
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
 
 UNSYNCED_APPLIES_MAX: Final = 256
@@ -85,82 +80,6 @@ class _SimTable(SimContents):
         self.kept.clear()
 
 
-class SimSnapshot:
-    """ports.TableSnapshot: a copy."""
-
-    def __init__(
-        self, channel: ChannelId, contents: SimContents, open_ones: dict[int, SimSnapshot]
-    ) -> None:
-        self._channel = channel
-        self._contents = contents
-        self._open_ones = open_ones
-        self.applied: History = contents.applied
-        self.applied_seq: Seq = contents.applied.seq
-        open_ones[id(self)] = self
-
-    def page(self, start: bytes, stop: bytes, limit: int, bytes_max: int | None = None) -> Page:
-        """Rows of [start, stop) in key order, bounded by rows and bytes; a first row always."""
-        self._check()
-        return self._contents.page(start, stop, limit, bytes_max)
-
-    def sealed_page(self, start: bytes, stop: bytes, limit: int, bytes_max: int) -> SealedPage:
-        """The same page, sealed."""
-        page = self.page(start, stop, limit, bytes_max)
-        return SealedPage([(r.key, seal(r.key, r.value), r.seq) for r in page.rows], page.more)
-
-    def count(self, start: bytes, stop: bytes, limit: int) -> Counted:
-        """Count rows of [start, stop), at most ``limit`` of them."""
-        self._check()
-        keys = self._contents.shown_between(start, stop)[:limit]
-        is_full = len(keys) == limit
-        return Counted(len(keys), keys[-1] + b"\0" if is_full else None)
-
-    def has_lifetimes(self) -> bool:
-        """Whether any row of the channel ever had an expiry."""
-        return channel_time(self._contents.state.get) > 0
-
-    def expiries(self, start: bytes, stop: bytes, limit: int) -> ExpiryPage:
-        """When the rows of [start, stop) expire that have not; at most ``limit`` rows are read."""
-        self._check()
-        keys = self._contents.keys_between(start, stop)
-        shown = set(self._contents.shown_between(start, stop))
-        rows = ((key, self._contents.rows[key].expires_ms) for key in keys[:limit] if key in shown)
-        found = [(key, expires_ms) for key, expires_ms in rows if expires_ms]
-        return ExpiryPage(found, keys[limit] if len(keys) > limit else b"")
-
-    def copy_page(self, after: bytes | None, bytes_max: int) -> CopyPage:
-        """All that the table consists of behind the key ``after``, each checked."""
-        self._check()
-        found, left = list[tuple[bytes, bytes]](), bytes_max
-        for key, value in self._contents.pairs(self._channel, after):
-            left -= len(key) + len(value)
-            if left < 0 and found:
-                return CopyPage(found, more=True)
-            found.append((key, value))
-        return CopyPage(found, more=False)
-
-    def verify(self, after: bytes | None, bytes_max: int) -> TableStep:
-        """Read and check what is behind the key ``after``; damage is reported and stops nothing."""
-        try:
-            page = self.copy_page(after, bytes_max)
-        except CorruptRecordError as error:
-            return TableStep(None, 0, str(error))
-        size = sum(len(key) + len(value) for key, value in page.pairs)
-        return TableStep(page.pairs[-1][0] if page.more else None, size)
-
-    def state_scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most ``limit`` pairs of the state beside the rows in [start, stop), in key order."""
-        self._check()
-        return self._contents.state_between(start, stop, limit)
-
-    def close(self) -> None:
-        """Release it after its last read; closing it again does nothing."""
-        self._open_ones.pop(id(self), None)
-
-    def _check(self) -> None:
-        assert id(self) in self._open_ones, "a closed snapshot was read"
-
-
 class _Undo(NamedTuple):
     """An atomic batch: what to put back to be without it."""
 
@@ -169,21 +88,6 @@ class _Undo(NamedTuple):
     applied: History
     rows: list[tuple[bytes, Row | None]]
     state: list[tuple[bytes, bytes | None]]
-
-
-class _State:
-    """ports.StateReader of one channel."""
-
-    def __init__(self, contents: SimContents) -> None:
-        self._contents = contents
-
-    def get(self, key: bytes) -> bytes | None:
-        """One value."""
-        return self._contents.state.get(key)
-
-    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most ``limit`` pairs of [start, stop) in key order."""
-        return self._contents.state_between(start, stop, limit)
 
 
 class SimTables:
@@ -344,7 +248,7 @@ class SimTables:
         """The highest base that the channel's log may have beside what is applied."""
         table = self._tables[channel]
         shown, machine = table.shown, table.opened.batches
-        needed = None if machine is None else machine.first_needed(_State(shown))
+        needed = None if machine is None else machine.first_needed(SimState(shown))
         applied = shown.applied.seq
         return applied if needed is None else Seq(min(applied, needed - 1))
 
@@ -398,6 +302,10 @@ class SimTables:
         del channel
         return False
 
+    def stoppable(self, channel: ChannelId) -> AppliedChannel:
+        """Whether the channel's machine stopped, and the way to have it go on."""
+        return self._tables[channel].opened
+
     def queued_bytes(self) -> int:
         """None that count: what is queued is applied before long."""
         return 0
@@ -426,12 +334,14 @@ class SimTables:
         conflicts: list[tuple[Seq, Seq]] = []
         answers: list[tuple[Seq, bytes]] = []
         for record in job:
+            if table.opened.stop is not None:
+                break
             result = self._apply_record(table, record)
             if result is not None and result.conflict_seq is not None:
                 conflicts.append((record.last_seq, result.conflict_seq))
             if result is not None and result.answer is not None:
                 answers.append((record.last_seq, result.answer))
-        return channel, job[-1].last_seq, tuple(conflicts), tuple(answers)
+        return channel, table.applied.seq, tuple(conflicts), tuple(answers)
 
     def has_reads(self) -> bool:
         """Whether ``read_next`` has something to do."""
@@ -555,13 +465,12 @@ class SimTables:
         writes: Iterable[tuple[bytes, bytes | None]] = ()
         if record.kind not in _STATELESS:
             opened = table.opened
-            if record.kind in STATE_KINDS and opened.batches is not None:
-                result = opened.batches.apply_state(record, table.get, _State(table))
-            elif opened.batches is not None and (opened.time_ms or record.kind in LIFETIME_KINDS):
-                result = opened.batches.apply_with_lifetimes(record, table.get, _State(table))
-                opened.time_ms = result.time_ms or opened.time_ms
-            else:
-                result = opened.machine.apply(record, table.get)
+            result = opened.compute(
+                record, table.get, lambda: SimState(table), lambda: SimRows(table)
+            )
+            if result.failure is not None:
+                opened.stop = MachineStop(record.last_seq, record.guid, result.failure)
+                return None
             writes = list(result.writes)
         state_writes = () if result is None else tuple(result.state_writes)
         position = History(record.term, record.last_seq)

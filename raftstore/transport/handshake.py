@@ -19,6 +19,7 @@ from raftstore.protocol.bootstrap import BirthMessage
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.healing import HealingMessage
 from raftstore.protocol.leader_moves import LeaderMoveMessage
+from raftstore.protocol.machines import CommandAck, MachineMessage
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import Hello, NodeMessage
 from raftstore.protocol.payload_repair import GapReport
@@ -102,7 +103,13 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
         HealingMessage,
     ),
     Purpose.CONTROL: _members(
-        ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage, CopyReport
+        ElectionMessage,
+        NodeMessage,
+        GapReport,
+        LeaderMoveMessage,
+        TrimmingMessage,
+        CopyReport,
+        MachineMessage,
     ),
     Purpose.CLIENT: _members(PubMsg, ClientRequest, BatchRequest),
     Purpose.QUERY: _members(ClientRequest, BatchRequest),
@@ -114,7 +121,7 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
 TO_DIALLER: Final[dict[Purpose, frozenset[type[Message]]]] = {
     Purpose.PEER: _members(),
     Purpose.CONTROL: _members(),
-    Purpose.CLIENT: _members(PubAck, PubReject, ClientAnswer, BatchReply),
+    Purpose.CLIENT: _members(PubAck, CommandAck, PubReject, ClientAnswer, BatchReply),
     Purpose.QUERY: _members(ClientAnswer, BatchReply),
     Purpose.OPERATOR: _members(ClientAnswer, BatchReply),
     Purpose.BIRTH: _members(BirthMessage),

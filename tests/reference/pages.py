@@ -44,6 +44,7 @@ SECTION_OF = {
     "IssSettings": "iss",
     "TransportSettings": "transport",
     "HttpSettings": "http",
+    "MachineSettings": "machines",
     "NodeSettings": "node",
 }
 _ASK_FATE = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 from raftstore.core.events import TargetKnown
 from raftstore.engine.catalog.config_reports import ConfigReports
@@ -17,6 +18,7 @@ from raftstore.engine.catalog.copy_reports import CopyReports
 from raftstore.engine.catalog.evacuator import Evacuator
 from raftstore.engine.catalog.failpoints import REPLICA_OPENED
 from raftstore.engine.catalog.hosting import Hosting
+from raftstore.engine.catalog.machine_codes import MachineCodes
 from raftstore.engine.catalog.node_commands import NodeCommands
 from raftstore.engine.catalog.order_proposals import OrderProposals
 from raftstore.engine.catalog.quorum_room import QuorumRoom
@@ -34,7 +36,13 @@ from raftstore.engine.channel.registry import ChannelRegistry
 from raftstore.engine.channel.runner import NO_BOUNDS, ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
-from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity, OnOpened, retirement
+from raftstore.engine.node_ports import (
+    METADATA_NAME,
+    NO_MACHINES,
+    NodeIdentity,
+    OnOpened,
+    retirement,
+)
 from raftstore.engine.peers.known_levels import KnownLevels
 from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.errors import Refusal, StoreTooOldError, UnavailableError, UnknownChannelError
@@ -44,6 +52,7 @@ from raftstore.policy.levels import (
     why_kind_is_too_new,
 )
 from raftstore.policy.metadata_members import metadata_target
+from raftstore.ports.machine import Machines, StateMachine
 from raftstore.ports.tables import Answers
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubReject
@@ -55,6 +64,7 @@ from raftstore.state_machines.catalog import (
 )
 from raftstore.state_machines.catalog_entries import NodeEntry
 from raftstore.state_machines.table import TableMachine
+from raftstore.state_machines.user_machine import UserMachine
 from raftstore.state_machines.witness import WitnessMachine
 from raftstore.types import (
     FOUNDING_NUMBER,
@@ -92,8 +102,10 @@ class CatalogController:
         levels: KnownLevels,
         proposals: Proposals,
         answers: ClientAnswers,
+        machines: Machines = NO_MACHINES,
     ) -> None:
         settings = parts.settings
+        self._machines = machines
         self._identity = identity
         self._me = identity.me
         self._tables = parts.tables
@@ -140,6 +152,7 @@ class CatalogController:
             no_space=parts.guard.catalog_refusal,
             quorum_room=self.quorum_room,
         )
+        self.codes = MachineCodes(identity.me, machines, parts.outbox, levels.at_least, watch.is_up)
         self._make_standing_orders(parts)
         self._make_rebalancing(parts, answers, levels)
         self.node_commands = NodeCommands(
@@ -167,6 +180,8 @@ class CatalogController:
 
     def on_message(self, sender: NodeId, message: Message, now_ms: int) -> bool:
         """A report of another node; False: it is about something else."""
+        if self.codes.on_message(sender, message, now_ms):
+            return True
         return self.config_reports.on_message(message, now_ms) or self.copy_reports.on_message(
             sender, message
         )
@@ -414,7 +429,7 @@ class CatalogController:
             self._registry.open(
                 channel,
                 f"{table.name}/{partition}",
-                WitnessMachine() if hosted.is_witness else TableMachine(),
+                WitnessMachine() if hosted.is_witness else self._machine_of(table, partition),
                 now_ms,
                 creation_config=ChannelConfig((tuple(table.placement[partition]),)),
                 durability=table.durability,
@@ -426,6 +441,16 @@ class CatalogController:
                 self._tell(
                     REPLICA_OPENED, channel=f"{table.name}/{partition}", replica=hosted.number
                 )
+
+    def _machine_of(self, table: TableEntry, partition: int) -> StateMachine:
+        if not table.machine:
+            return TableMachine()
+        return UserMachine(
+            partial(self._machines.load, table.machine),
+            partition=partition,
+            first_version=table.machine_version,
+            rules=self._machines.rules,
+        )
 
     # --- timers -----------------------------------------------------------------------------------
 
@@ -444,6 +469,7 @@ class CatalogController:
         if self.hosting.on_timer(now_ms):
             self._follow_replicas(tuple(self.catalog.changes), now_ms)
         self._register_nodes(now_ms)
+        self.codes.on_timer(now_ms)
         self._open_some(now_ms)
         if self.commands.waiting:
             self.commands.check_waiting(now_ms)
@@ -483,6 +509,10 @@ class CatalogController:
                 self._registering.pop(node, None)  # tried again with the next timer
 
         return done
+
+    def is_up(self, node: NodeId) -> bool:
+        """Whether the node is up, as far as this node knows."""
+        return node == self._me or self._watch.is_up(node)
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         """The leader of a channel, here or elsewhere, as far as this node knows."""

@@ -19,6 +19,7 @@ from raftstore.config import (
     FRAME_BYTES_MAX,
     WAITING_COMMANDS_MAX,
 )
+from raftstore.engine.catalog.machine_codes import Codes, MachineCodes, first_version
 from raftstore.engine.catalog.quorum_room import QuorumRoom
 from raftstore.engine.catalog.table_definition import (
     REPLICAS,
@@ -79,6 +80,7 @@ class CatalogView(Protocol):
 
     catalog: Catalog
     proposals: Proposals
+    codes: MachineCodes
 
     @property
     def metadata(self) -> ChannelRunner:
@@ -92,6 +94,9 @@ class CatalogView(Protocol):
 
     def leader_of(self, channel: ChannelId) -> tuple[NodeId | None, Term]:
         """The leader of a channel, as far as this node knows."""
+
+    def is_up(self, node: NodeId) -> bool:
+        """Whether the node is up, as far as this node knows."""
 
 
 @dataclass(slots=True)
@@ -178,7 +183,12 @@ class TableCommands:
         asked = client, request.request_id
         if self._refuse_full(*asked, placement) or self._refuse_bounds(*asked, entry):
             return
+        if entry.machine:
+            self._create_channelset(client, request, entry, now_ms)
+        else:
+            self._create(client, request, entry, now_ms)
 
+    def _create(self, client: int, request: CreateTable, entry: TableEntry, now_ms: int) -> None:
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             if self._answer_failure(client, request.request_id, answer, "table"):
                 return
@@ -203,6 +213,22 @@ class TableCommands:
             now_ms,
             refusal=self._view.refusal_of_format(created_format(entry)),
         )
+
+    def _create_channelset(
+        self, client: int, request: CreateTable, entry: TableEntry, now_ms: int
+    ) -> None:
+        """Create it if the nodes that are to host it have the code of its machine."""
+        hosts = {node for group in entry.placement for node in group}
+
+        def decide(codes: Codes, at_ms: int) -> None:
+            found = first_version(request.machine, codes, [n for n in hosts if self._view.is_up(n)])
+            if isinstance(found, Refusal):
+                self.fail(client, request.request_id, found.error, found.text)
+            else:
+                versioned = msgspec.structs.replace(entry, machine_version=found)
+                self._create(client, request, versioned, at_ms)
+
+        self._view.codes.ask(request.machine, hosts, decide, now_ms)
 
     def on_drop_table(self, client: int, request: DropTable, now_ms: int) -> None:
         """Remove a table; its UUID is remembered as dropped, and who had batches in it."""

@@ -30,6 +30,8 @@ TABLE_NAME: Final = re.compile(
 )
 """Names stand in paths, in ``:scan`` and in lists by commas: one that means something else there
 would be another table, or part of one."""
+MACHINE_NAME_CHARS_MAX: Final = 256
+"""Of a state machine: ``package.module:Class``, or an entry point's name."""
 BOUND_MAX: Final = 2**63 - 1
 BOUNDS_OF_A_TABLE: Final = {
     "max_lag": "rows",
@@ -61,6 +63,7 @@ def entry_of(request: CreateTable) -> TableEntry:
         schema_json=request.schema_json,
         placement=(),
         settings=request.settings,
+        machine=request.machine,
     )
 
 
@@ -78,8 +81,45 @@ def definition_problem(request: CreateTable, *, is_new: bool) -> str | None:
     """The fault of a table definition, or None."""
     if is_new and (problem := name_problem(request.name)) is not None:
         return problem
+    if request.machine and (problem := _channelset_problem(request)) is not None:
+        return problem
+    if not request.machine and (problem := _keys_problem(request)) is not None:
+        return problem
+    return _counts_problem(request)
+
+
+def _keys_problem(request: CreateTable) -> str | None:
     if not request.key_columns or len(set(request.key_columns)) != len(request.key_columns):
         return f"key columns {request.key_columns!r} must name at least one column, each once"
+    try:
+        TableSchema(request.key_columns, request.schema_json)
+    except SchemaError as error:
+        return str(error)
+    return None
+
+
+def _channelset_problem(request: CreateTable) -> str | None:
+    """What a table can have, and a channel set cannot."""
+    if len(request.machine) > MACHINE_NAME_CHARS_MAX:
+        return (
+            f"the machine's name has {len(request.machine)} characters, at most"
+            f" {MACHINE_NAME_CHARS_MAX} are allowed"
+        )
+    for what, value in (
+        ("key columns", request.key_columns),
+        ("a schema", request.schema_json),
+        ("a lifetime of rows (ttl)", request.settings.ttl_ms),
+        ("a restore", request.settings.restoring),
+    ):
+        if value not in ((), "", None):
+            return (
+                f"channel set {request.name!r} has a state machine, and so no {what}: give none, "
+                "or create a table"
+            )
+    return None
+
+
+def _counts_problem(request: CreateTable) -> str | None:
     if not 1 <= request.partitions <= PARTITIONS_MAX:
         return f"partitions={request.partitions} is outside 1..{PARTITIONS_MAX}"
     if not 1 <= request.replicas <= REPLICAS_MAX:
@@ -89,13 +129,7 @@ def definition_problem(request: CreateTable, *, is_new: bool) -> str | None:
         return f"durability {request.durability!r:.80} is not known; use one of {names}"
     if request.max_lag is not None and request.max_lag < 0:
         return f"max_lag={request.max_lag} is negative; use 0 or more rows"
-    if (problem := settings_problem(request.settings)) is not None:
-        return problem
-    try:
-        TableSchema(request.key_columns, request.schema_json)
-    except SchemaError as error:
-        return str(error)
-    return None
+    return settings_problem(request.settings)
 
 
 def edit_problem(changes: Mapping[str, Any]) -> str | None:

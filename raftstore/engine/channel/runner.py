@@ -72,13 +72,13 @@ from raftstore.engine.channel.read_confirmations import (
     OnRefused,
     ReadConfirmations,
 )
+from raftstore.engine.channel.user_commands import commands_of, judged
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, METADATA_NAME
 from raftstore.errors import CorruptRecordError, DecodeError, Refusal, RequestError, SchemaError
 from raftstore.ports.machine import StateMachine
 from raftstore.ports.tables import Answers, Conflicts
 from raftstore.protocol.election import ElectionMessage
-from raftstore.protocol.payload import check_payload
 from raftstore.protocol.publish import PayloadRelay, PubMsg, PubReject
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.records import Record
@@ -90,7 +90,6 @@ from raftstore.protocol.replication import (
     StaleTerm,
     StoreRequest,
 )
-from raftstore.protocol.staged import check_staged
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.state_machines.witness import WitnessMachine
 from raftstore.types import (
@@ -100,7 +99,6 @@ from raftstore.types import (
     Durability,
     History,
     NodeId,
-    RecordKind,
     ReplicaNumber,
     Role,
     Seq,
@@ -162,6 +160,8 @@ class ChannelRunner:
         self.has_rows = not isinstance(machine, WitnessMachine)
         self.feed = ApplyFeed(parts.log, parts.tables, channel, applied, self._on_broken)
         self.feed.takes_batches = self.has_rows
+        self.machine = machine
+        self.commands = commands_of(machine, parts, channel, name, self.feed)
         self.versions = Versions(parts.tables, channel, parts.settings.read)
         self.unserved_until = parts.tables.unserved_until(channel)
         """A crash cut the record that ends here: nothing is answered before it is applied."""
@@ -201,17 +201,14 @@ class ChannelRunner:
 
         ``refusal``: why it must not be sequenced if it is new (``PublishReceived``).
 
-        What a client sends must be rows: commands come from this node's own proposals only. What
-        is too large is not even looked into: the core refuses it.
+        A client sends rows, or commands of a channel set: all else is of this node's own proposals.
+        What is too large is not even looked into: the core refuses it.
         """
         is_client = client != CLIENT_HANDLE_SELF
         if message.leader == self.me and is_client and oversized(message) is None:
             try:
-                if message.kind is RecordKind.STAGED:
-                    check_staged(message.payload, message.rows)
-                    refusal = refusal or self.parts.stage_refusal(self, message)
-                else:
-                    check_payload(message.kind, message.payload, message.rows)
+                judge = partial(self.parts.stage_refusal, self)
+                refusal = judged(message, refusal, self.commands, judge)
             except (DecodeError, CorruptRecordError) as error:
                 self.reject(client, message, SchemaError, str(error))
                 return
@@ -334,9 +331,13 @@ class ChannelRunner:
         """The table store applied everything up to ``applied_seq``, or a piece of what follows."""
         if self.unserved_until:
             self.unserved_until = self.parts.tables.unserved_until(self.channel)
+        if self.commands:
+            self.commands.on_applied(answers)
         self._step(Applied(applied_seq, conflicts), now_ms)
         self.versions.on_applied(now_ms)
         self.feed.on_applied()
+        if self.commands:
+            self.commands.look()
         for notify in self.parts.notices.applied:
             notify(self, answers, now_ms)
 
@@ -603,9 +604,12 @@ class ChannelRunner:
                 parts.log.rebase(self.channel, base)
                 parts.active.await_log(self.channel)
             case Reply(client, message):
-                parts.reply(client, message)
+                commands = self.commands
+                parts.reply(client, commands.answer(client, message) if commands else message)
             case CommitAdvanced(_, apply_to):
                 self.feed.advance(apply_to)
+                if self.commands:
+                    self.commands.look()
             case ServeSync(to):
                 answer = history_for(effect, self.channel, parts.log, parts.settings.replication)
                 parts.outbox.send(to, answer, after_operation=self.term_operation)

@@ -83,6 +83,8 @@ class ClusterInfoReport:
             voters=tuple(len(catalog.voters_of(each)) for each in table.channels)
             if table.is_resizing
             else (),
+            machine=table.machine,
+            machine_version=table.machine_version,
             channels=tuple(
                 self._channel_info(channel_id(table.uuid, partition), tuple(replicas), known)
                 for partition, replicas in enumerate(catalog.placement_of(table))

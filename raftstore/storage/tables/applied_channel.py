@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from raftstore.errors import PersistError
-from raftstore.ports.machine import BatchMachine, StateMachine
+from raftstore.ports.machine import (
+    ApplyResult,
+    BatchMachine,
+    CommandMachine,
+    Kinds,
+    MachineStop,
+    Row,
+    RowsReader,
+    StateMachine,
+    StateReader,
+    Way,
+)
 from raftstore.ports.tables import Piece
 from raftstore.protocol.records import Record
 from raftstore.storage.tables.channel_database import WriteBatch
 from raftstore.storage.tables.keys import REMOVED_KEY, encode_count, rows_prefix
-from raftstore.types import ChannelId, History
+from raftstore.types import ChannelId, History, Seq
 
 
 class AppliedChannel:
@@ -20,6 +31,10 @@ class AppliedChannel:
         "channel",
         "machine",
         "batches",
+        "commands",
+        "kinds",
+        "pending_rows",
+        "stop",
         "prefix",
         "applied",
         "queued_seq",
@@ -46,6 +61,15 @@ class AppliedChannel:
         self.machine = machine
         self.batches = machine if isinstance(machine, BatchMachine) else None
         """The machine, if it takes part in micro-batches."""
+        self.commands = machine if isinstance(machine, CommandMachine) else None
+        """The machine, if it takes commands of users."""
+        self.kinds: Kinds = getattr(machine, "KINDS", {})
+        """The records that it takes, and how; what is not named goes to its ``apply``."""
+        self.pending_rows: dict[bytes, bytes | None] = {}
+        """Rows that commands wrote and that are not in the database yet, sealed; apply thread."""
+        self.stop: MachineStop | None = None
+        """The record at which the machine stopped: nothing is applied before ``resume``. Written
+        on the apply thread before it is reported, and taken back when nothing is queued."""
         self.prefix = rows_prefix(channel)
         self.applied = applied
         self.queued_seq = applied.seq
@@ -65,6 +89,40 @@ class AppliedChannel:
         self.removed_merged = 0
         """Of these, those whose bytes a merge has given back; thread of merges."""
         self._removed_reported = removed
+
+    def compute(
+        self,
+        record: Record,
+        read: Callable[[bytes], Row | None],
+        state: Callable[[], StateReader],
+        rows: Callable[[], RowsReader],
+    ) -> ApplyResult:
+        """Have the machine apply a record in the way of its kind."""
+        way, batches = self.kinds.get(record.kind, Way.ROWS), self.batches
+        if way is Way.COMMAND and self.commands is not None:
+            return self.commands.apply_command(record, rows(), state())
+        if batches is None or (way is Way.ROWS and not self.time_ms):
+            return self.machine.apply(record, read)
+        if way is Way.STATE:
+            return batches.apply_state(record, read, state())
+        result = batches.apply_with_lifetimes(record, read, state())
+        # Before anybody can read what it writes: readers look here whether rows may expire.
+        self.time_ms = result.time_ms or self.time_ms
+        return result
+
+    def take_back(self) -> None:
+        """The machine stopped: what was queued behind is queued no longer; nothing is under way."""
+        self.queued_seq = self.applied.seq
+
+    def resume(self, skips: Seq | None) -> None:
+        """Apply again from the record at which the machine stopped, which is to become nothing if
+        it is at ``skips``."""
+        assert self.commands is not None, "only machines of users stop"
+        assert self.queued_seq == self.applied.seq, f"{self.queued_seq} > {self.applied.seq}"
+        self.commands.forget()
+        if skips is not None:
+            self.commands.skip(skips)
+        self.stop = None
 
     def queue(self, records: Sequence[Record]) -> None:
         """Count records as queued; raise PersistError if they do not follow what was."""

@@ -17,10 +17,10 @@ from typing import Final, Protocol
 from raftstore import faults
 from raftstore.config import MIB
 from raftstore.errors import StorageError
-from raftstore.ports.machine import STATE_KINDS, ApplyResult, Row
+from raftstore.ports.machine import ApplyResult, MachineStop, Row
 from raftstore.ports.tables import Answers, Conflicts, Piece
-from raftstore.protocol.lifetimes import LIFETIME_KINDS
 from raftstore.protocol.records import Record
+from raftstore.rows.sealing import unseal
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.apply_queue import ApplyPiece, ApplyQueue, ApplyRecords, Job
@@ -49,6 +49,11 @@ class LiveReads(Protocol):
     def keys(self, channel: ChannelId, start: bytes) -> Iterator[bytes]:
         """Keys of all rows from ``start`` on, in order."""
 
+    def range(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` keys and values of rows of [start, stop), b"" is open."""
+
     def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
         """A value of the state beside the rows."""
 
@@ -72,6 +77,22 @@ class _State:
     def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` pairs of [start, stop) in key order."""
         return self._applier.state_scan(self._channel, start, stop, limit)
+
+
+class _Rows:
+    """ports.RowsReader of one channel: with everything before the record at hand."""
+
+    def __init__(self, applier: Applier, state: AppliedChannel) -> None:
+        self._applier = applier
+        self._state = state
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a row."""
+        return self._applier.row_value(self._state, key)
+
+    def range(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` keys and values of [start, stop)."""
+        return self._applier.row_range(self._state, start, stop, limit)
 
 
 class Applier:
@@ -214,6 +235,8 @@ class Applier:
         answers: list[tuple[Seq, bytes]] = []
         self._at = job.state.channel
         for record in job.records:
+            if job.state.stop is not None:
+                break  # what was queued behind is handed over anew when the machine goes on
             result = self._apply_record(job.state, record)
             if result is not None:
                 if result.conflict_seq is not None:
@@ -223,7 +246,7 @@ class Applier:
             self._size += len(record.payload)
             if self._size >= BATCH_BYTES_MAX:
                 self._flush()
-        applied_seq = job.records[-1].last_seq
+        applied_seq = job.state.unflushed.seq
         self._tell(job.size, job.state, applied_seq, tuple(conflicts), tuple(answers))
         if not self._dirty:
             self._flush()
@@ -232,11 +255,17 @@ class Applier:
         result = None
         if record.kind not in _STATELESS:
             result = self._computed(state, record)
+            if result.failure is not None:
+                state.stop = MachineStop(record.last_seq, record.guid, result.failure)
+                return None
             # Only now: a read of the machine starts a new one.
             batch = self._batch_of(state.channel)
             put, prefix = batch.put, state.prefix
             stamp = row_head(record.last_seq, result.expires_ms)
             self._is_taking_writes = True
+            if state.commands is not None:
+                # The next command reads them here: many commands stay one batch.
+                state.pending_rows.update(result.writes)
             for key, value in result.writes:
                 if value is None:
                     batch.delete(prefix + key)
@@ -264,15 +293,12 @@ class Applier:
             return self._new_batch(channel)
 
     def _computed(self, state: AppliedChannel, record: Record) -> ApplyResult:
-        read = partial(self._read, state)
-        if record.kind in STATE_KINDS and state.batches is not None:
-            return state.batches.apply_state(record, read, _State(self, state.channel))
-        if state.batches is not None and (state.time_ms or record.kind in LIFETIME_KINDS):
-            result = state.batches.apply_with_lifetimes(record, read, _State(self, state.channel))
-            # Before anybody can read what it writes: readers look here whether rows may expire.
-            state.time_ms = result.time_ms or state.time_ms
-            return result
-        return state.machine.apply(record, read)
+        return state.compute(
+            record,
+            partial(self._read, state),
+            lambda: _State(self, state.channel),
+            lambda: _Rows(self, state),
+        )
 
     def _apply_piece(self, job: ApplyPiece) -> None:
         self._flush()
@@ -311,6 +337,24 @@ class Applier:
             self._flush()
         return self._live.state_scan(channel, start, stop, limit)
 
+    def row_value(self, state: AppliedChannel, key: bytes) -> bytes | None:
+        """The value of a row as the commands before the one at hand left it."""
+        assert not self._is_taking_writes, "a machine must read before it returns its writes"
+        if key in state.pending_rows:
+            sealed = state.pending_rows[key]
+            return None if sealed is None else unseal(key, sealed)
+        row = self._live.get(state.channel, key)
+        return None if row is None else row.value
+
+    def row_range(
+        self, state: AppliedChannel, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """The same for a range."""
+        assert not self._is_taking_writes, "a machine must read before it returns its writes"
+        if state.pending_rows:
+            self._flush()
+        return self._live.range(state.channel, start, stop, limit)
+
     def _read(self, state: AppliedChannel, key: bytes) -> Row | None:
         """A machine reads: it must see every record before the one it computes."""
         assert not self._is_taking_writes, "a machine must read before it returns its writes"
@@ -331,6 +375,7 @@ class Applier:
                 faults.reach("table.after-apply")
                 del self._batches[channel]
                 state.applied = state.unflushed
+                state.pending_rows.clear()
             self._dirty = {}
             self._pending_state = {}
             self._size = 0

@@ -258,6 +258,10 @@ class LevelDbTables:
         """At most ``limit`` pairs of that state in [start, stop), in key order."""
         return self._reads.state_scan(self._source(channel), channel, start, stop, limit)
 
+    def stoppable(self, channel: ChannelId) -> AppliedChannel:
+        """Whether the channel's machine stopped, and the way to have it go on."""
+        return self._channels[channel]
+
     def queued_bytes(self) -> int:
         """Payload bytes waiting to be applied; the engine slows publishers down by it."""
         return self._applier.queued_bytes()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import islice
 from typing import Any
 
 from raftstore.ports.machine import Row
@@ -28,6 +30,14 @@ class LiveReads:
         prefix = rows_prefix(channel)
         for key in keys_between(self._source(channel), prefix + start, rows_end(channel)):
             yield key[len(prefix) :]
+
+    def range(
+        self, channel: ChannelId, start: bytes, stop: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` keys and values of rows of [start, stop), b"" is open."""
+        rows = self._reads.rows(self._source(channel), channel, start=start, stop=stop)
+        with closing(rows):
+            return [(row.key, row.value) for row in islice(rows, limit)]
 
     def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
         """A value of the state beside the rows."""

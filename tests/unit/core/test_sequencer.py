@@ -182,7 +182,7 @@ def test_quorum_timeout_of_a_committed_condition_says_that_it_is_committed(bench
     commit(bench)
     answer = only_answer(bench, bench.wait(2_000))
     assert answer.code == "quorum_timeout"
-    assert "is committed, its condition was not decided within 2000 ms" in answer.message
+    assert "is committed, it was not applied here within 2000 ms" in answer.message
 
 
 def test_deposed_leader_does_not_deny_a_write_that_it_may_have_forgotten() -> None:

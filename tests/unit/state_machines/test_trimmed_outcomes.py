@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftstore.errors import CorruptRecordError, DecodeError
-from raftstore.ports.machine import STATE_KINDS
+from raftstore.ports.machine import Way
 from raftstore.protocol.records import Record
 from raftstore.protocol.trimming import OUTCOMES_MAX, decode_trim, encode_trim
 from raftstore.state_machines.state_keys import (
@@ -69,7 +69,7 @@ def filled() -> State:
 
 def test_named_outcomes_go_and_the_seq_is_remembered() -> None:
     """S6.7: a function of the record and the state; what is named twice or is not there is gone."""
-    assert RecordKind.TRIM_OUTCOMES in STATE_KINDS
+    assert TableMachine.KINDS[RecordKind.TRIM_OUTCOMES] is Way.STATE
     state = filled()
     assert trimmed_to(state.get) == 0
     gone = (applied_batch_key(7), outcome_key(7), outcome_key(7, 0, 1), outcome_key(9))

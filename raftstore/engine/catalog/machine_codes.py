@@ -1,0 +1,130 @@
+"""Which code the nodes have of a user's state machine: asked before a channel set is created, and
+before a newer version is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from raftstore.engine.channel.outbox import Outbox
+from raftstore.engine.deadlines import Deadlines
+from raftstore.errors import Refusal, UnavailableError, UnknownMachineError
+from raftstore.policy.levels import MACHINE_LEVEL
+from raftstore.ports.machine import Machines
+from raftstore.protocol.machines import AskMachine, MachineCode
+from raftstore.protocol.message import Message
+from raftstore.types import NodeId, node_name
+
+ANSWER_WAIT_MS: Final = 3_000
+"""A node that is up answers within this; it may have to import a module first."""
+
+Codes = Mapping[NodeId, MachineCode]
+OnCodes = Callable[[Codes, int], None]
+"""Called with the answers there are, and the time."""
+
+
+@dataclass(slots=True)
+class _Question:
+    machine: str
+    waits_for: set[NodeId]
+    done: OnCodes
+    codes: dict[NodeId, MachineCode] = field(default_factory=dict)
+
+
+class MachineCodes:
+    """Asks other nodes, and answers them."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        machines: Machines,
+        outbox: Outbox,
+        nodes_at_level: Callable[[int], Collection[NodeId]],
+        is_up: Callable[[NodeId], bool],
+    ) -> None:
+        self._me = me
+        self._machines = machines
+        self._outbox = outbox
+        self._nodes_at_level = nodes_at_level
+        self._is_up = is_up
+        self._open: dict[int, _Question] = {}
+        self._asked = 0
+        self.deadlines: Deadlines[int] = Deadlines()
+
+    def ask(self, machine: str, nodes: Collection[NodeId], done: OnCodes, now_ms: int) -> None:
+        """Ask these nodes, this one among them; ``done`` is called once, maybe at once. Nodes that
+        are down are not waited for, and are not among the answers."""
+        self._asked += 1
+        able = self._nodes_at_level(MACHINE_LEVEL)
+        waits_for = {node for node in nodes if node in able and self._is_up(node)}
+        question = _Question(machine, waits_for, done)
+        if self._me in nodes:
+            question.codes[self._me] = self._own(self._asked, machine)
+        self._open[self._asked] = question
+        self.deadlines.push(self._asked, now_ms + ANSWER_WAIT_MS)
+        for node in sorted(waits_for):
+            self._outbox.send_known(node, AskMachine(self._asked, machine))
+        self._settle(self._asked, now_ms)
+
+    def on_message(self, sender: NodeId, message: Message, now_ms: int) -> bool:
+        """A question or an answer of another node; False: it is about something else."""
+        if isinstance(message, AskMachine):
+            if sender in self._nodes_at_level(MACHINE_LEVEL):
+                self._outbox.send_known(sender, self._own(message.question, message.machine))
+            return True
+        if not isinstance(message, MachineCode):
+            return False
+        question = self._open.get(message.question)
+        if question is not None and sender in question.waits_for:
+            question.waits_for.remove(sender)
+            question.codes[sender] = message
+            self._settle(message.question, now_ms)
+        return True
+
+    def on_timer(self, now_ms: int) -> None:
+        """Go on without those that did not answer in time."""
+        for number in tuple(self.deadlines.due(now_ms)):
+            question = self._open.get(number)
+            if question is not None:
+                question.waits_for.clear()
+                self._settle(number, now_ms)
+
+    def _own(self, question: int, machine: str) -> MachineCode:
+        try:
+            source = self._machines.load(machine)
+        except UnknownMachineError as error:
+            return MachineCode(question, machine, 0, 0, str(error))
+        return MachineCode(question, machine, source.version, source.oldest_version)
+
+    def _settle(self, number: int, now_ms: int) -> None:
+        question = self._open[number]
+        if not question.waits_for:
+            del self._open[number]
+            self.deadlines.cancel(number)
+            question.done(question.codes, now_ms)
+
+
+def first_version(machine: str, codes: Codes, up: Collection[NodeId]) -> int | Refusal:
+    """The version with which a channel set begins that these nodes are to host; or why it cannot.
+
+    ``up``: those that should have answered.
+    """
+    for node, code in sorted(codes.items()):
+        if code.problem:
+            text = f"node {node_name(node)} cannot load the state machine: {code.problem}"
+            return Refusal(UnknownMachineError, text)
+    if silent := sorted(node_name(node) for node in up if node not in codes):
+        text = f"{', '.join(silent)} did not say within {ANSWER_WAIT_MS} ms which code they have of"
+        return Refusal(UnavailableError, f"{text} {machine}; retry")
+    version = min(code.version for code in codes.values())
+    for node, code in sorted(codes.items()):
+        if code.oldest_version > version:
+            held = ", ".join(f"{node_name(n)} has {c.version}" for n, c in sorted(codes.items()))
+            text = (
+                f"the nodes have versions of {machine} that do not go together ({held}, and "
+                f"{node_name(node)} goes back to {code.oldest_version}); install the same code on "
+                "all of them, and restart those that had another"
+            )
+            return Refusal(UnknownMachineError, text)
+    return version

@@ -1,0 +1,181 @@
+"""Commands of users in a channel with their state machine: what is taken in, how it is answered,
+and what becomes of the channel when the machine cannot apply one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raftstore.engine.channel.apply_feed import APPLY_BYTES_PER_STEP, ApplyFeed
+from raftstore.engine.channel.channel_parts import ChannelParts
+from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
+from raftstore.errors import DecodeError, GuidExpiredError, MachineStoppedError, Refusal
+from raftstore.ports.machine import MachineStop, StateMachine
+from raftstore.ports.tables import Answers
+from raftstore.protocol.machines import (
+    CommandAck,
+    MachineStep,
+    Step,
+    check_command,
+    decode_step,
+)
+from raftstore.protocol.payload import check_payload
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.protocol.records import Record
+from raftstore.protocol.staged import check_staged
+from raftstore.state_machines.machine_state import kept_result
+from raftstore.state_machines.state_keys import result_key
+from raftstore.state_machines.user_machine import UserMachine
+from raftstore.types import ChannelId, RecordKind, Seq, guid_text
+
+
+def judged(
+    message: PubMsg,
+    refusal: Refusal | None,
+    commands: UserCommands | None,
+    stage_refusal: Callable[[PubMsg], Refusal | None],
+) -> Refusal | None:
+    """Why a client's message must not be sequenced; ``refusal`` is what is known already. Raises
+    DecodeError or CorruptRecordError where it is nothing that this channel takes."""
+    if commands is not None:
+        check_command(message.kind, message.payload, message.rows)
+        return refusal or commands.refusal()
+    if message.kind is RecordKind.STAGED:
+        check_staged(message.payload, message.rows)
+        return refusal or stage_refusal(message)
+    check_payload(message.kind, message.payload, message.rows)
+    return refusal
+
+
+class UserCommands:
+    """The part of a ``ChannelRunner`` that is of channel sets alone."""
+
+    def __init__(
+        self, parts: ChannelParts[Any], channel: ChannelId, name: str, feed: ApplyFeed
+    ) -> None:
+        self._parts = parts
+        self._channel = channel
+        self._name = name
+        self._feed = feed
+        self._fresh: dict[Seq, bytes] = {}
+        """What the machine made of the commands that were applied last, by seq."""
+        self.stop: MachineStop | None = None
+        """The record that the machine cannot apply; None: it goes on."""
+        self._is_taken_back = False
+        self._looked_to = Seq(0)
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def answer(self, client: int, message: PubAck | PubReject) -> PubAck | PubReject:
+        """The answer to a command in the place of what the core has to say about its record."""
+        if client == CLIENT_HANDLE_SELF or type(message) is not PubAck:
+            return message  # of the leader's own step, a refusal, or answered by the leader
+        stored = self._fresh.get(message.last_seq)
+        if stored is None:
+            stored = self._parts.tables.state_get(self._channel, result_key(message.last_seq))
+        if stored is None:
+            text = (
+                f"the command was applied at seq {message.last_seq}, and its result is not kept "
+                "any more; query the machine to see what it did"
+            )
+            return PubReject(self._channel, message.term, message.guid, GuidExpiredError.code, text)
+        kept = kept_result(stored)
+        return CommandAck(
+            channel=message.channel,
+            term=message.term,
+            guid=message.guid,
+            base_seq=message.base_seq,
+            last_seq=message.last_seq,
+            record_term=message.record_term,
+            durability=message.durability,
+            replicas_acked=message.replicas_acked,
+            result=kept.result,
+            is_rejected=kept.is_rejected,
+            reason=kept.reason,
+            is_skipped=kept.is_skipped,
+        )
+
+    # --- stops ------------------------------------------------------------------------------------
+
+    def refusal(self) -> Refusal | None:
+        """Why no new command is taken; None: they are."""
+        if self.stop is None:
+            return None
+        text = (
+            f"{self._name}: the state machine stopped at seq {self.stop.seq} "
+            f"(command {guid_text(self._channel, self.stop.guid)}): {self.stop.reason}; install "
+            "code that can apply it and restart the nodes, or have it skipped (raftstore machine "
+            "skip)"
+        )
+        return Refusal(MachineStoppedError, text)
+
+    def on_applied(self, answers: Answers) -> None:
+        """Records were applied, and maybe the machine stopped behind them."""
+        self._fresh = dict(answers)
+        stop = self._parts.tables.stoppable(self._channel).stop
+        if stop is None or self.stop is not None:
+            return
+        self.stop, self._is_taken_back, self._looked_to = stop, False, stop.seq
+        self._feed.stop()
+        self._parts.tell(
+            "machine_stopped",
+            channel=self._name,
+            seq=stop.seq,
+            command=guid_text(self._channel, stop.guid),
+            reason=stop.reason,
+        )
+
+    def look(self) -> None:
+        """While the machine is stopped: look whether what is committed behind skips the command."""
+        if self.stop is None or not self._feed.is_idle:
+            return
+        if not self._is_taken_back:
+            tables = self._parts.tables
+            tables.stoppable(self._channel).take_back()
+            self._feed.take_back(tables.applied_seq(self._channel))
+            self._is_taken_back = True
+        if self._finds_skip(self.stop.seq):
+            self._resume(self.stop)
+
+    def _finds_skip(self, seq: Seq) -> bool:
+        while self._looked_to < self._feed.target:
+            records = self._parts.log.read(
+                self._channel,
+                Seq(self._looked_to + 1),
+                to_seq=self._feed.target,
+                bytes_max=APPLY_BYTES_PER_STEP,
+            )
+            assert records, "committed records are missing from the log"
+            self._looked_to = records[-1].last_seq
+            if any(_skips(record, seq) for record in records):
+                return True
+        return False
+
+    def _resume(self, stop: MachineStop) -> None:
+        # S10: whether it is skipped is decided by the log alone, so alike wherever it stands.
+        self.stop = None
+        self._parts.tell("machine_resumed", channel=self._name, seq=stop.seq)
+        self._parts.tables.stoppable(self._channel).resume(stop.seq)
+        self._feed.resume()
+
+
+def commands_of(
+    machine: StateMachine,
+    parts: ChannelParts[Any],
+    channel: ChannelId,
+    name: str,
+    feed: ApplyFeed,
+) -> UserCommands | None:
+    """The part of a channel with a user's machine; None: it is a table's, or the catalog's."""
+    if not isinstance(machine, UserMachine):
+        return None
+    return UserCommands(parts, channel, name, feed)
+
+
+def _skips(record: Record, seq: Seq) -> bool:
+    if record.kind is not RecordKind.MACHINE_STEP:
+        return False
+    try:
+        return decode_step(record.payload) == MachineStep(Step.SKIP, seq)
+    except DecodeError:
+        return False  # it is judged when it is applied

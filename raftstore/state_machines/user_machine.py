@@ -1,0 +1,461 @@
+"""A user's state machine behind a channel (docs/decisions/0039).
+
+Its state is the rows of the channel, sealed like any other; what it made of each command and its
+head are beside them, in the same atomic batch (S10). A machine in memory keeps its commands there
+since its last snapshot, and the snapshot. A RejectedError is a result. Anything else that ``apply``
+raises is a failure: nothing is written, and nothing behind the command is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import Any, ClassVar, Final
+
+from msgspec.structs import replace
+
+from raftstore.errors import DecodeError, RejectedError, SchemaError, StorageError
+from raftstore.machine import (
+    COMMAND_WRITES_MAX,
+    RESULT_BYTES_MAX,
+    STATE_KEY_BYTES_MAX,
+    STATE_VALUE_BYTES_MAX,
+    Chance,
+    CommandContext,
+    MemoryMachine,
+    QueryContext,
+    StateView,
+)
+from raftstore.machine import StateMachine as UserStateMachine
+from raftstore.ports.machine import (
+    DEFAULT_RULES,
+    ApplyResult,
+    Kinds,
+    MachineRules,
+    MachineSource,
+    Row,
+    RowsReader,
+    StateMachine,
+    StateReader,
+    Way,
+)
+from raftstore.protocol.machines import MachineStep, Step, decode_command, decode_step
+from raftstore.protocol.records import Record
+from raftstore.rows.sealing import seal
+from raftstore.state_machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
+from raftstore.state_machines.machine_state import (
+    SCANNED_AT_ONCE,
+    JournalEntry,
+    KeptResult,
+    MachineHead,
+    Results,
+    read_head,
+    read_result,
+)
+from raftstore.state_machines.state_keys import (
+    JOURNAL,
+    JOURNAL_END,
+    MACHINE_CHUNKS,
+    MACHINE_CHUNKS_END,
+    MACHINE_HEAD,
+    journal_key,
+    machine_chunk_key,
+    packed,
+    unpacked,
+)
+from raftstore.types import Guid, RecordKind, Seq, Term
+
+REASON_CHARS_MAX: Final = 1_000
+"""Of the text of what a machine raised."""
+Writes = list[tuple[bytes, bytes | None]]
+
+
+class _OverLimitError(SchemaError):
+    """A command wants more than the contract gives: alike at every replica, so it is rejected."""
+
+
+class _FailedError(Exception):
+    """A command cannot be applied; the text says why."""
+
+
+class CommandState:
+    """machine.State of one command: over the rows, with what the command wrote itself."""
+
+    def __init__(self, rows: RowsReader) -> None:
+        self._rows = rows
+        self.written: dict[bytes, bytes | None] = {}
+        self.broken: StorageError | None = None
+        """What a read of the table raised, whatever the machine made of it."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None: it is not there."""
+        if key in self.written:
+            return self.written[key]
+        try:
+            return self._rows.get(key)
+        except StorageError as error:
+            self.broken = error
+            raise
+
+    def range(
+        self, start: bytes = b"", stop: bytes = b"", *, limit: int = 1000
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """At most ``limit`` keys and values of [start, stop) in the order of the keys."""
+        return islice(self._between(start, stop, limit), max(limit, 0))
+
+    def _between(self, start: bytes, stop: bytes, limit: int) -> Iterator[tuple[bytes, bytes]]:
+        # Rows that this command removed must not take the places of those behind them.
+        hidden = [key for key in self.written if key >= start and (not stop or key < stop)]
+        try:
+            stored = self._rows.range(start, stop, limit + len(hidden))
+        except StorageError as error:
+            self.broken = error
+            raise
+        kept = (pair for pair in stored if pair[0] not in self.written)
+        own = ((key, value) for key in sorted(hidden) if (value := self.written[key]) is not None)
+        return merge(kept, own, key=itemgetter(0))
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set a key."""
+        if not isinstance(key, bytes) or not isinstance(value, bytes):
+            kinds = f"{type(key).__name__} and {type(value).__name__}"
+            raise SchemaError(f"a key and a value of the state are bytes, not {kinds}")
+        if not 0 < len(key) <= STATE_KEY_BYTES_MAX:
+            text = f"a key of the state has {len(key)} bytes, 1 to {STATE_KEY_BYTES_MAX} are"
+            raise _OverLimitError(f"{text} allowed")
+        if len(value) > STATE_VALUE_BYTES_MAX:
+            text = f"the value of {key!r:.80} has {len(value)} bytes, at most"
+            raise _OverLimitError(f"{text} {STATE_VALUE_BYTES_MAX} are allowed")
+        self._write(key, value)
+
+    def delete(self, key: Any) -> None:
+        """Remove a key, if it is there."""
+        if not isinstance(key, bytes):
+            raise SchemaError(f"a key of the state is bytes, not {type(key).__name__}")
+        self._write(key, None)
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        self.written[key] = value
+        if len(self.written) > COMMAND_WRITES_MAX:
+            raise _OverLimitError(f"a command changes more than {COMMAND_WRITES_MAX} keys")
+
+
+class NoState:
+    """machine.State of a machine in memory: empty, and takes nothing."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Nothing is there."""
+        del key
+        return None
+
+    def range(
+        self, start: bytes = b"", stop: bytes = b"", *, limit: int = 1000
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Nothing is there."""
+        del start, stop, limit
+        return iter(())
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Refused."""
+        del value
+        raise SchemaError(f"a MemoryMachine keeps its state in itself, not under {key!r:.80}")
+
+    def delete(self, key: bytes) -> None:
+        """Refused."""
+        raise SchemaError(f"a MemoryMachine keeps its state in itself, not under {key!r:.80}")
+
+
+class UserMachine(StateMachine):
+    """The machine of one replica of one partition; all but the constructor on the apply thread."""
+
+    KINDS: ClassVar[Kinds] = {
+        RecordKind.MACHINE_COMMAND: Way.COMMAND,
+        RecordKind.MACHINE_STEP: Way.COMMAND,
+    }
+
+    def __init__(
+        self,
+        load: Callable[[], MachineSource],
+        *,
+        partition: int,
+        first_version: int,
+        rules: MachineRules = DEFAULT_RULES,
+    ) -> None:
+        """``load`` gives the code, or raises UnknownMachineError: then nothing is applied."""
+        self._load = load
+        self._partition = partition
+        self._first_version = first_version
+        self._rules = rules
+        self._results = Results(rules)
+        self._skips: set[Seq] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Read all again from the state: what was computed last may not be in it."""
+        self._machine: UserStateMachine | None = None
+        self._head: MachineHead | None = None
+        self._journal: list[Seq] = []
+        self._results.forget()
+
+    def skip(self, seq: Seq) -> None:
+        """The command at this seq is to become nothing."""
+        self._skips.add(seq)
+
+    def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
+        """Refuse what no channel set has: tables' records would be applied by nobody."""
+        del read
+        if record.kind in SILENT_KINDS:
+            return NO_CHANGE
+        raise refuse_kind("channel set", record)
+
+    def apply_command(self, record: Record, rows: RowsReader, state: StateReader) -> ApplyResult:
+        """Compute what a command or a step changes; ``failure`` says why nothing can be applied."""
+        try:
+            machine, head = self._ready(state)
+            if record.kind is RecordKind.MACHINE_STEP:
+                return self._step(decode_step(record.payload), record, head, state)
+            if machine.version < head.version or machine.oldest_version > head.version:
+                return ApplyResult((), failure=_version_lacking(machine, head.version))
+            return self._command(machine, head, record, rows, state)
+        except DecodeError as error:
+            raise refuse_payload(record, error) from error
+        except _FailedError as failed:
+            # What it remembers may be of the command that failed.
+            self.forget()
+            return ApplyResult((), failure=str(failed))
+
+    def query(
+        self, key: bytes, request: bytes, view: StateView, head: MachineHead | None
+    ) -> KeptResult:
+        """Ask a machine with its state on the disk, whatever thread it is; a request that it
+        refuses is rejected, and an error of it is a RejectedError's kind of answer, too."""
+        machine = self._load().make()
+        return self._ask(machine, key, request, view, head)
+
+    def query_memory(self, key: bytes, request: bytes, state: StateReader) -> KeptResult:
+        """Ask a machine in memory, between commands; raises nothing."""
+        try:
+            machine, head = self._ready(state)
+        except _FailedError as failed:
+            self.forget()
+            return KeptResult(is_rejected=True, reason=str(failed))
+        return self._ask(machine, key, request, NoState(), head)
+
+    # --- the machine ------------------------------------------------------------------------------
+
+    def _ready(self, state: StateReader) -> tuple[UserStateMachine, MachineHead]:
+        """The machine as the commands before left it, and its head."""
+        head = self._head
+        if head is None:
+            head = read_head(state.get) or MachineHead(self._first_version)
+            self._head = head
+        if self._machine is None:
+            try:
+                self._machine = self._load().make()
+            except (Exception, SystemExit) as error:
+                raise _FailedError(_what(error)) from error
+            if isinstance(self._machine, MemoryMachine):
+                self._restore(self._machine, head, state)
+        return self._machine, head
+
+    def _restore(self, machine: MemoryMachine, head: MachineHead, state: StateReader) -> None:
+        """Bring a new object to where the commands before left the last one."""
+        if head.chunks:
+            chunks = _values(state, MACHINE_CHUNKS, MACHINE_CHUNKS_END)
+            found = [value[1:] for _, value in chunks]
+            try:
+                machine.restore(iter(found))
+            except (Exception, SystemExit) as error:
+                text = f"its snapshot of {len(found)} chunks does not restore: {_what(error)}"
+                raise _FailedError(text) from error
+        self._journal = []
+        for key, value in _values(state, JOURNAL, JOURNAL_END):
+            seq, entry = Seq(int.from_bytes(key[2:], "big")), unpacked(value, JournalEntry)
+            record = Record(
+                Term(entry.term), seq, 1, Guid(entry.guid), entry.timestamp_ms, b"",
+                RecordKind.MACHINE_COMMAND, entry.payload,
+            )  # fmt: skip
+            self._run(machine, record, NoState(), entry.version)
+            self._journal.append(seq)
+
+    def _run(
+        self,
+        machine: UserStateMachine,
+        record: Record,
+        state: CommandState | NoState,
+        version: int,
+    ) -> KeptResult:
+        """Have the machine apply a command. Raises _FailedError, or StorageError of a read."""
+        key, payload = decode_command(record.payload)
+        try:
+            command = machine.commands.decode(payload)
+        except SchemaError as error:
+            return KeptResult(
+                is_rejected=True, reason=f"the command is none of this machine: {error}"
+            )
+        seed = record.guid + record.last_seq.to_bytes(8, "big")
+        context = CommandContext(
+            state, key, record.last_seq, record.term, record.timestamp_ms, record.guid,
+            self._partition, version, Chance(seed),
+        )  # fmt: skip
+        try:
+            result = machine.results.encode(machine.apply(command, context))
+        except (RejectedError, _OverLimitError) as error:
+            return KeptResult(is_rejected=True, reason=_cut(str(error)))
+        except (Exception, SystemExit) as error:
+            if isinstance(state, CommandState) and state.broken is not None:
+                raise state.broken from error
+            raise _FailedError(_what(error)) from error
+        if isinstance(state, CommandState) and state.broken is not None:
+            raise state.broken
+        if len(result) > RESULT_BYTES_MAX:
+            text = f"its result has {len(result)} bytes, at most {RESULT_BYTES_MAX} are allowed"
+            return KeptResult(is_rejected=True, reason=text)
+        return KeptResult(result)
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def _command(
+        self,
+        machine: UserStateMachine,
+        head: MachineHead,
+        record: Record,
+        rows: RowsReader,
+        state: StateReader,
+    ) -> ApplyResult:
+        seq, in_memory = record.last_seq, isinstance(machine, MemoryMachine)
+        changes = NoState() if in_memory else CommandState(rows)
+        if seq in self._skips:
+            kept = KeptResult(
+                is_rejected=True, reason="an operator had it skipped", is_skipped=True
+            )
+        else:
+            kept = self._run(machine, record, changes, head.version)
+        head = replace(head, commands=head.commands + 1, time_ms=record.timestamp_ms)
+        head, beside = self._results.put(head, seq, kept, state)
+        writes: Iterable[tuple[bytes, bytes | None]] = ()
+        # A command that is rejected leaves nothing but its result.
+        if isinstance(changes, CommandState) and not kept.is_rejected:
+            written = changes.written.items()
+            writes = [(key, None if value is None else seal(key, value)) for key, value in written]
+        if isinstance(machine, MemoryMachine) and not kept.is_skipped:
+            head = self._note(machine, head, record, beside)
+        beside.append((MACHINE_HEAD, packed(head)))
+        self._head = head
+        self._skips.discard(seq)
+        return ApplyResult(writes, state_writes=beside, answer=packed(kept))
+
+    def _note(
+        self, machine: MemoryMachine, head: MachineHead, record: Record, beside: Writes
+    ) -> MachineHead:
+        """Keep a command of a machine in memory, or all that it has become.
+
+        Rejected ones are among them: they may have changed the object, if they should not.
+        """
+        entry = packed(
+            JournalEntry(
+                record.term, record.timestamp_ms, record.guid, head.version, bytes(record.payload)
+            )
+        )
+        size = head.journal_bytes + len(entry)
+        if size < max(self._rules.journal_bytes, 2 * head.snapshot_bytes):
+            self._journal.append(record.last_seq)
+            beside.append((journal_key(record.last_seq), entry))
+            return replace(head, journal=head.journal + 1, journal_bytes=size)
+        chunks = _snapshot_of(machine)
+        beside += [(machine_chunk_key(n), b"\x01" + chunk) for n, chunk in enumerate(chunks)]
+        beside += [(machine_chunk_key(n), None) for n in range(len(chunks), head.chunks)]
+        beside += [(journal_key(seq), None) for seq in self._journal]
+        self._journal = []
+        return replace(
+            head, chunks=len(chunks), snapshot_bytes=sum(map(len, chunks)), journal=0,
+            journal_bytes=0,
+        )  # fmt: skip
+
+    def _step(
+        self, step: MachineStep, record: Record, head: MachineHead, state: StateReader
+    ) -> ApplyResult:
+        if step.step is Step.VERSION:
+            if step.argument <= head.version:
+                return NO_CHANGE
+            self._head = replace(head, version=step.argument)
+            return ApplyResult((), state_writes=((MACHINE_HEAD, packed(self._head)),))
+        kept = read_result(state, Seq(step.argument))
+        if kept is not None and not kept.is_skipped:
+            # The others made it nothing: this replica is none of theirs any more.
+            return ApplyResult(
+                (),
+                failure=f"seq {step.argument} was applied here, and skipped by seq "
+                f"{record.last_seq}: its state differs from the other replicas'",
+            )
+        return NO_CHANGE
+
+    def _ask(
+        self,
+        machine: UserStateMachine,
+        key: bytes,
+        request: bytes,
+        view: StateView,
+        head: MachineHead | None,
+    ) -> KeptResult:
+        known = head or MachineHead(self._first_version)
+        context = QueryContext(view, key, known.seq, known.time_ms, self._partition, known.version)
+        try:
+            answer = machine.answers.encode(machine.query(machine.queries.decode(request), context))
+        except RejectedError as error:
+            return KeptResult(is_rejected=True, reason=_cut(str(error)))
+        except StorageError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code is somebody else's
+            return KeptResult(is_rejected=True, reason=_what(error))
+        if len(answer) > RESULT_BYTES_MAX:
+            text = f"the answer has {len(answer)} bytes, at most {RESULT_BYTES_MAX} are allowed"
+            return KeptResult(is_rejected=True, reason=text)
+        return KeptResult(answer)
+
+
+def _snapshot_of(machine: MemoryMachine) -> list[bytes]:
+    try:
+        chunks = [bytes(chunk) for chunk in machine.snapshot()]
+    except (Exception, SystemExit) as error:
+        raise _FailedError(f"its snapshot cannot be taken: {_what(error)}") from error
+    longest = max(map(len, chunks), default=0)
+    if longest > STATE_VALUE_BYTES_MAX:
+        text = f"a chunk of its snapshot has {longest} bytes, at most {STATE_VALUE_BYTES_MAX} are"
+        raise _FailedError(f"{text} allowed")
+    # A machine without anything to say has a snapshot all the same.
+    return chunks or [b""]
+
+
+def _values(state: StateReader, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+    while found := state.scan(start, stop, SCANNED_AT_ONCE):
+        yield from found
+        start = found[-1][0] + b"\0"
+
+
+def _version_lacking(machine: UserStateMachine, version: int) -> str:
+    text = f"version {version} is in force, and this node has {machine.version}"
+    if machine.oldest_version > version:
+        text = f"{text}, which goes back to {machine.oldest_version} and no further"
+    return f"{text}; install code that has it, and restart the node"
+
+
+def _what(error: BaseException) -> str:
+    """What was raised, and where."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - the text is of somebody else's class
+        text = type(error).__name__
+    trace: Any = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return _cut(text)
+    file = trace.tb_frame.f_code.co_filename.rpartition("/")[2]
+    return _cut(f"{text} ({file}:{trace.tb_lineno})")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}…"

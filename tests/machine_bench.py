@@ -1,0 +1,127 @@
+"""A user's machine without a node: records in, rows and state out, as a table store keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftstore.machine import StateMachine
+from raftstore.ports.machine import DEFAULT_RULES, ApplyResult, MachineRules, MachineSource
+from raftstore.protocol.machines import Step, encode_command, encode_step
+from raftstore.protocol.records import Record
+from raftstore.rows.sealing import unseal
+from raftstore.state_machines.machine_state import KeptResult, MachineHead, kept_result, read_head
+from raftstore.state_machines.state_keys import result_key
+from raftstore.state_machines.user_machine import UserMachine
+from raftstore.types import NO_GUID, Guid, RecordKind, Seq, Term, make_guid
+
+
+class MachineBench:
+    """One partition of a channel set at one replica."""
+
+    def __init__(
+        self,
+        machine: type[StateMachine],
+        rules: MachineRules = DEFAULT_RULES,
+        *,
+        first_version: int = 1,
+    ) -> None:
+        self.code = machine
+        self.rules = rules
+        self.first_version = first_version
+        self.rows: dict[bytes, bytes] = {}
+        self.state: dict[bytes, bytes] = {}
+        self.seq = 0
+        self.user = self._opened()
+
+    def _opened(self) -> UserMachine:
+        return UserMachine(
+            lambda: MachineSource("m", self.code, self.code.version, self.code.oldest_version),
+            partition=3,
+            first_version=self.first_version,
+            rules=self.rules,
+        )
+
+    def restart(self, code: type[StateMachine] | None = None) -> None:
+        """The process ends; another one finds what was written."""
+        self.code = code or self.code
+        self.user = self._opened()
+
+    # --- ports.RowsReader and StateReader ---------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a row."""
+        return self.rows.get(key)
+
+    def range(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Rows in order."""
+        keys = sorted(key for key in self.rows if key >= start and (not stop or key < stop))
+        return [(key, self.rows[key]) for key in keys[:limit]]
+
+    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The state beside them in order."""
+        keys = sorted(key for key in self.state if start <= key < stop)
+        return [(key, self.state[key]) for key in keys[:limit]]
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def record(self, kind: RecordKind, payload: bytes, guid: Guid = NO_GUID) -> Record:
+        """The next record of the log."""
+        self.seq += 1
+        named = guid if guid != NO_GUID else make_guid(b"writer..", self.seq)
+        return Record(Term(1), Seq(self.seq), 1, named, 1_000 + self.seq, bytes(16), kind, payload)
+
+    def apply(self, record: Record) -> ApplyResult:
+        """Apply it as a table store does: all of it in one batch, or nothing."""
+        state = _StateOf(self)
+        result = self.user.apply_command(record, self, state)
+        if result.failure is None:
+            _write(self.rows, ((k, v and unseal(k, v)) for k, v in result.writes))
+            _write(self.state, result.state_writes)
+        return result
+
+    def command(self, command: bytes, key: bytes = b"k") -> KeptResult:
+        """Send a command; what is kept of it."""
+        payload = encode_command(key, command)
+        result = self.apply(self.record(RecordKind.MACHINE_COMMAND, payload))
+        assert result.failure is None, result.failure
+        assert result.answer is not None
+        return kept_result(result.answer)
+
+    def failing(self, command: bytes, key: bytes = b"k") -> str:
+        """Send a command that cannot be applied; why."""
+        payload = encode_command(key, command)
+        result = self.apply(self.record(RecordKind.MACHINE_COMMAND, payload))
+        assert result.failure is not None, "it was applied"
+        self.seq -= 1
+        return result.failure
+
+    def step(self, step: Step, argument: int) -> str | None:
+        """A step of the leader's; why it cannot be applied."""
+        payload = encode_step(step, argument)
+        return self.apply(self.record(RecordKind.MACHINE_STEP, payload)).failure
+
+    @property
+    def head(self) -> MachineHead:
+        """As it is stored."""
+        head = read_head(self.state.get)
+        assert head is not None
+        return head
+
+    def result(self, seq: int) -> KeptResult | None:
+        """What is stored of the command at a seq."""
+        stored = self.state.get(result_key(seq))
+        return None if stored is None else kept_result(stored)
+
+
+class _StateOf:
+    def __init__(self, bench: MachineBench) -> None:
+        self.get: Callable[[bytes], bytes | None] = bench.state.get
+        self.scan = bench.scan
+
+
+def _write(kept: dict[bytes, bytes], writes: object) -> None:
+    for key, value in writes:  # type: ignore[attr-defined]
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = value

@@ -1,0 +1,390 @@
+"""A user's machine behind a channel: what is written of a command, a rejection and a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from raftstore.errors import CorruptRecordError, NewerFormatError, RejectedError
+from raftstore.machine import (
+    COMMAND_WRITES_MAX,
+    RESULT_BYTES_MAX,
+    STATE_KEY_BYTES_MAX,
+    CommandContext,
+    MemoryMachine,
+    QueryContext,
+    StateMachine,
+    codec,
+)
+from raftstore.ports.machine import MachineRules
+from raftstore.protocol.machines import Step
+from raftstore.types import RecordKind, Seq
+from tests.machine_bench import MachineBench
+
+INT = codec(int)
+
+
+class Counter(StateMachine):
+    """Adds; refuses to go below zero; fails at 666."""
+
+    commands = results = answers = INT
+
+    def apply(self, command: int, context: CommandContext) -> int:
+        """Change the total of the key, and note who did."""
+        context.state.put(b"last", context.guid)
+        total = int(context.state.get(context.key) or 0) + command
+        context.state.put(context.key, b"%d" % total)
+        if total < 0:
+            raise RejectedError(f"{total} is below zero")
+        if command == 666:
+            raise ValueError("no such luck")
+        return total
+
+    def query(self, request: bytes, context: QueryContext) -> int:
+        """The total of the key."""
+        return int(context.state.get(context.key) or 0)
+
+
+class Mended(Counter):
+    """The same, and it can add 666."""
+
+    version = 2
+
+    def apply(self, command: int, context: CommandContext) -> int:
+        """As before, but for that number."""
+        if command != 666:
+            return super().apply(command, context)
+        context.state.put(context.key, b"666")
+        return 666
+
+
+class Newer(Counter):
+    """No node has it that is older."""
+
+    version = oldest_version = 3
+
+
+class Tally(MemoryMachine):
+    """Adds in memory."""
+
+    commands = results = INT
+
+    def __init__(self) -> None:
+        self.totals: dict[bytes, int] = {}
+
+    def apply(self, command: int, context: CommandContext) -> int:
+        """Change the total of the key."""
+        self.totals[context.key] = self.totals.get(context.key, 0) + command
+        if command == 666:
+            raise ValueError("half done")
+        return self.totals[context.key]
+
+    def snapshot(self) -> Iterable[bytes]:
+        """A chunk for each key."""
+        for key, total in sorted(self.totals.items()):
+            yield key + b"=%d" % total
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Become that."""
+        for chunk in chunks:
+            key, _, total = chunk.partition(b"=")
+            self.totals[key] = int(total)
+
+
+def number(value: int) -> bytes:
+    """A command or result as bytes."""
+    return INT.encode(value)
+
+
+def test_a_command_writes_state_result_and_head_in_one_batch() -> None:
+    bench = MachineBench(Counter)
+    kept = bench.command(number(5))
+    assert (INT.decode(kept.result), kept.is_rejected) == (5, False)
+    assert INT.decode(bench.command(number(2)).result) == 7
+    assert bench.rows[b"k"] == b"7"
+    assert bench.result(1) == kept
+    head = bench.head
+    assert (head.version, head.commands, head.seq, head.time_ms, head.results) == (
+        1, 2, 2, 1_002, 2,
+    )  # fmt: skip
+
+
+def test_a_rejected_command_leaves_its_result_and_nothing_else() -> None:
+    bench = MachineBench(Counter)
+    bench.command(number(5))
+    before = dict(bench.rows)
+    kept = bench.command(number(-6))
+    assert (kept.is_rejected, kept.reason, kept.result) == (True, "-1 is below zero", b"")
+    assert bench.rows == before
+    assert bench.result(2) == kept
+    assert bench.head.commands == 2
+
+
+def test_a_command_of_another_codec_is_rejected_and_the_machine_goes_on() -> None:
+    bench = MachineBench(Counter)
+    kept = bench.command(b"\xc1")
+    assert kept.is_rejected
+    assert kept.reason.startswith("the command is none of this machine")
+    assert INT.decode(bench.command(number(1)).result) == 1
+
+
+def test_a_failure_writes_nothing_and_says_what_was_raised_and_where() -> None:
+    bench = MachineBench(Counter)
+    bench.command(number(1))
+    rows, state = dict(bench.rows), dict(bench.state)
+    reason = bench.failing(number(666))
+    assert reason.startswith("ValueError: no such luck (test_user_machine.py:")
+    assert (bench.rows, bench.state) == (rows, state)
+
+
+def test_mended_code_goes_on_at_the_command_at_which_the_former_one_stopped() -> None:
+    bench = MachineBench(Counter)
+    bench.command(number(1))
+    bench.failing(number(666))
+    bench.restart(Mended)
+    assert INT.decode(bench.command(number(666)).result) == 666
+
+
+def test_a_command_that_is_skipped_becomes_nothing_but_a_result_that_says_so() -> None:
+    bench = MachineBench(Counter)
+    bench.command(number(1))
+    bench.failing(number(666))
+    bench.user.forget()
+    bench.user.skip(Seq(2))
+    kept = bench.command(number(666))
+    assert (kept.is_rejected, kept.is_skipped) == (True, True)
+    assert bench.rows[b"k"] == b"1"
+    assert bench.step(Step.SKIP, 2) is None
+    assert INT.decode(bench.command(number(1)).result) == 2
+
+
+def test_a_replica_that_applied_what_the_others_skipped_says_so_and_stops() -> None:
+    bench = MachineBench(Counter)
+    bench.command(number(1))
+    failure = bench.step(Step.SKIP, 1)
+    assert failure is not None
+    assert "seq 1 was applied here, and skipped by seq 2" in failure
+
+
+def test_a_version_is_in_force_behind_its_step_and_never_a_lower_one() -> None:
+    seen = []
+
+    class Seeing(Counter):
+        version = 2
+
+        def apply(self, command: int, context: CommandContext) -> int:
+            seen.append(context.version)
+            return super().apply(command, context)
+
+    bench = MachineBench(Seeing)
+    bench.command(number(1))
+    assert bench.step(Step.VERSION, 2) is None
+    bench.command(number(1))
+    assert bench.step(Step.VERSION, 1) is None
+    bench.command(number(1))
+    assert seen == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("code", "first", "lacks"),
+    [
+        (Counter, 2, "version 2 is in force, and this node has 1;"),
+        (Newer, 2, "version 2 is in force, and this node has 3, which goes back to 3 and no"),
+    ],
+)
+def test_code_that_is_not_of_the_version_in_force_applies_nothing(
+    code: type[StateMachine], first: int, lacks: str
+) -> None:
+    bench = MachineBench(code, first_version=first)
+    assert lacks in bench.failing(number(1))
+    assert bench.rows == {}
+
+
+def test_code_that_cannot_be_loaded_applies_nothing() -> None:
+    class Broken(Counter):
+        def __init__(self) -> None:
+            raise RuntimeError("no licence")
+
+    assert "RuntimeError: no licence" in MachineBench(Broken).failing(number(1))
+
+
+@pytest.mark.parametrize(
+    ("writes", "said"),
+    [
+        ([(b"", b"v")], "a key of the state has 0 bytes"),
+        ([(b"k" * (STATE_KEY_BYTES_MAX + 1), b"v")], "a key of the state has 1025 bytes"),
+        ([(b"%d" % n, b"") for n in range(COMMAND_WRITES_MAX + 1)], "changes more than 10000 keys"),
+    ],
+)
+def test_a_command_over_a_limit_is_rejected(writes: list[tuple[bytes, bytes]], said: str) -> None:
+    class Putting(StateMachine):
+        def apply(self, command: bytes, context: CommandContext) -> bytes:
+            for key, value in writes:
+                context.state.put(key, value)
+            return b""
+
+    bench = MachineBench(Putting)
+    kept = bench.command(b"")
+    assert kept.is_rejected
+    assert said in kept.reason
+    assert bench.rows == {}
+
+
+def test_a_result_over_the_limit_is_a_rejection() -> None:
+    class Talking(StateMachine):
+        def apply(self, command: bytes, context: CommandContext) -> bytes:
+            context.state.put(b"k", b"v")
+            return b"x" * (RESULT_BYTES_MAX + 1)
+
+    bench = MachineBench(Talking)
+    assert "its result has 65537 bytes" in bench.command(b"").reason
+    assert bench.rows == {}
+
+
+def test_the_newest_results_are_kept_by_number_and_by_bytes_whatever_a_restart_forgets() -> None:
+    bench = MachineBench(Counter, MachineRules(results_kept=3))
+    for _ in range(5):
+        bench.command(number(1))
+    bench.restart()
+    bench.command(number(1))
+    assert [seq for seq in range(1, 7) if bench.result(seq)] == [4, 5, 6]
+    assert (bench.head.results, bench.head.first_result) == (3, 4)
+
+    class Long(StateMachine):
+        def apply(self, command: bytes, context: CommandContext) -> bytes:
+            return bytes(1_000)
+
+    bench = MachineBench(Long, MachineRules(result_bytes_kept=2_500))
+    for _ in range(4):
+        bench.command(b"")
+    assert [seq for seq in range(1, 5) if bench.result(seq)] == [3, 4]
+
+
+def test_a_range_shows_what_the_command_itself_wrote_and_removed() -> None:
+    seen: list[list[tuple[bytes, bytes]]] = []
+
+    class Looking(StateMachine):
+        def apply(self, command: bytes, context: CommandContext) -> bytes:
+            state = context.state
+            if command == b"fill":
+                for name in (b"a", b"c", b"d", b"e"):
+                    state.put(name, b"old")
+                return b""
+            state.put(b"b", b"new")
+            state.put(b"c", b"new")
+            state.delete(b"d")
+            seen.append(list(state.range(b"a", b"z", limit=4)))
+            seen.append(list(state.range(b"b", limit=2)))
+            return b""
+
+    bench = MachineBench(Looking)
+    bench.command(b"fill")
+    bench.command(b"look")
+    old, new = b"old", b"new"
+    assert seen == [
+        [(b"a", old), (b"b", new), (b"c", new), (b"e", old)],
+        [(b"b", new), (b"c", new)],
+    ]
+
+
+def test_a_broken_table_ends_the_node_whatever_the_machine_makes_of_it() -> None:
+    class Swallowing(StateMachine):
+        def apply(self, command: bytes, context: CommandContext) -> bytes:
+            try:
+                context.state.get(b"k")
+            except Exception:  # noqa: BLE001 - as careless code does
+                return b"never mind"
+            return b""
+
+    bench = MachineBench(Swallowing)
+
+    def damaged(key: bytes) -> bytes | None:
+        raise CorruptRecordError(f"{key!r} is damaged")
+
+    bench.get = damaged  # type: ignore[method-assign]
+    with pytest.raises(CorruptRecordError, match="is damaged"):
+        bench.command(b"")
+
+
+def test_identity_and_chance_of_a_command_are_the_same_at_every_replica() -> None:
+    class Drawing(StateMachine):
+        def apply(self, command: bytes, context: CommandContext) -> bytes:
+            return context.new_id() + b"%d %d" % (context.time_ms, context.partition)
+
+    one, other = MachineBench(Drawing), MachineBench(Drawing)
+    drawn = [one.command(b"").result for _ in range(3)]
+    assert drawn == [other.command(b"").result for _ in range(3)]
+    assert len(set(drawn)) == 3
+    assert drawn[0].endswith(b"1001 3")
+
+
+def test_a_machine_in_memory_comes_back_from_its_commands() -> None:
+    bench = MachineBench(Tally)
+    for value in (1, 2, 3):
+        bench.command(number(value))
+    bench.restart()
+    assert INT.decode(bench.command(number(4)).result) == 10
+    assert bench.rows == {}
+
+
+def test_a_machine_in_memory_comes_back_from_its_snapshot_and_what_came_behind() -> None:
+    bench = MachineBench(Tally, MachineRules(journal_bytes=200))
+    for value in range(1, 41):
+        bench.command(number(value), key=b"%d" % (value % 7))
+    head = bench.head
+    assert (head.chunks, head.journal > 0) == (7, True)
+    kept = [key for key in bench.state if key.startswith(b"\x02\x0b")]
+    assert len(kept) == head.journal
+    bench.restart()
+    totals = [sum(n for n in range(1, 41) if n % 7 == at) for at in range(7)]
+    found = [INT.decode(bench.command(number(0), key=b"%d" % at).result) for at in range(7)]
+    assert found == totals
+
+
+def test_what_a_failed_command_did_to_a_machine_in_memory_is_undone() -> None:
+    bench = MachineBench(Tally)
+    bench.command(number(1))
+    assert "half done" in bench.failing(number(666))
+    assert INT.decode(bench.command(number(1)).result) == 2
+
+
+def test_a_snapshot_that_does_not_restore_is_a_failure_with_its_reason() -> None:
+    class Lossy(Tally):
+        def restore(self, chunks: Iterable[bytes]) -> None:
+            raise KeyError("totals")
+
+    bench = MachineBench(Tally, MachineRules(journal_bytes=1))
+    bench.command(number(1))
+    bench.restart(Lossy)
+    assert "its snapshot of 1 chunks does not restore: KeyError: 'totals'" in bench.failing(
+        number(1)
+    )
+
+
+def test_records_of_tables_are_refused() -> None:
+    bench = MachineBench(Counter)
+    record = bench.record(RecordKind.ROWS, b"")
+    with pytest.raises(NewerFormatError, match="a channel set of this version cannot apply"):
+        bench.user.apply(record, lambda _: None)
+
+
+def test_queries_see_the_state_and_what_they_raise_is_an_answer() -> None:
+    class Asked(Counter):
+        def query(self, request: bytes, context: QueryContext) -> int:
+            if request == b"refuse":
+                raise RejectedError("not for you")
+            if request == b"fail":
+                raise ZeroDivisionError("oh")
+            return super().query(request, context) + context.seq
+
+    bench = MachineBench(Asked)
+    bench.command(number(41))
+
+    def asked(request: bytes) -> Any:
+        return bench.user.query(b"k", request, bench, bench.head)  # type: ignore[arg-type]
+
+    assert INT.decode(asked(b"").result) == 42
+    assert (asked(b"refuse").is_rejected, asked(b"refuse").reason) == (True, "not for you")
+    assert "ZeroDivisionError: oh" in asked(b"fail").reason
