@@ -108,7 +108,7 @@ class MachineBench:
         return head
 
     def result(self, seq: int) -> KeptResult | None:
-        """What is stored of the command at a seq."""
+        """The stored end of the command at a seq."""
         stored = self.state.get(result_key(seq))
         return None if stored is None else kept_result(stored)
 

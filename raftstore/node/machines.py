@@ -82,7 +82,7 @@ class InstalledMachines:
 
 
 def source_of(name: str, found: Any) -> MachineSource:
-    """What is known of a machine's class. Raises UnknownMachineError where it is none."""
+    """The source that a machine's class is. Raises UnknownMachineError where it is none."""
     if not (inspect.isclass(found) and issubclass(found, StateMachine)):
         raise UnknownMachineError(
             f"{name} is {found!r:.80}, and no class derived from raftstore.StateMachine"

@@ -14,6 +14,7 @@
 | ``bootstrap`` | founding a cluster |
 | ``reads``, ``snapshots``, ``changes`` | clients that read rows, a whole table, what changed |
 | ``batches`` | atomic micro-batches, asked and carried out |
+| ``machines`` | commands and queries of users' state machines, the code that nodes have |
 | ``members``, ``tickets`` | nodes that join, drain and leave |
 | ``replica_orders`` | replicas of a channel that operators order |
 | ``rebalance`` | replicas that move so that nodes hold even shares, and tags of nodes |

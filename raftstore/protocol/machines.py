@@ -40,7 +40,7 @@ _STEP: Final = msgspec.msgpack.Decoder(tuple[str, int])
 
 
 class Step(StrEnum):
-    """What a MACHINE_STEP does; the argument is a seq or a version."""
+    """The steps that there are; the argument is a seq or a version."""
 
     SKIP = "skip"
     VERSION = "version"
@@ -99,7 +99,7 @@ class MachineQuery(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 class MachineAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """What the machine answered, encoded, and where it was asked; ``is_rejected``: it refused the
+    """The machine's answer, encoded, and where it was asked; ``is_rejected``: it refused the
     question for ``reason``."""
 
     request_id: RequestId

@@ -108,6 +108,11 @@ def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
     A leader asks before it sequences a payload: once committed, a payload that no replica can apply
     would stop them all, and so would a row whose seal is wrong when somebody reads it.
     """
+    if kind is RecordKind.MACHINE_COMMAND:
+        raise DecodeError(
+            "a table takes no commands; create a channel set with a state machine for them "
+            "(create_channelset)"
+        )
     if kind in WITHOUT_TTL:
         payload = bytes(decode_with_ttl(payload)[1])
         kind = WITHOUT_TTL[kind]
@@ -121,11 +126,6 @@ def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
         if rows != 1:
             raise DecodeError(f"the end of a micro-batch occupies 1 seq, not {rows}")
         return
-    elif kind is RecordKind.MACHINE_COMMAND:
-        raise DecodeError(
-            "a table takes no commands; create a channel set with a state machine for them "
-            "(create_channelset)"
-        )
     else:
         raise DecodeError(
             "a table takes rows, conditional writes and ends of micro-batches, not records of "

@@ -1,4 +1,4 @@
-"""What a channel keeps of a user's machine beside its rows, and the rules by which it goes.
+"""The state of a user's machine beside the rows of its channel, and the rules by which it goes.
 
 Every rule is one over the log alone, so all replicas keep the same (S6.7, S13).
 """
@@ -28,7 +28,7 @@ SCANNED_AT_ONCE: Final = 1_000
 
 
 class MachineHead(msgspec.Struct, frozen=True):
-    """Of a user's machine in one partition."""
+    """The facts about a user's machine in one partition."""
 
     version: Small31
     """In force."""
@@ -52,7 +52,7 @@ class MachineHead(msgspec.Struct, frozen=True):
 
 
 class KeptResult(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a command."""
+    """The end of a command: a result, a rejection, or that it was skipped."""
 
     result: bytes = b""
     is_rejected: bool = False
@@ -77,12 +77,12 @@ def read_head(state_get: Callable[[bytes], bytes | None]) -> MachineHead | None:
 
 
 def kept_result(stored: bytes) -> KeptResult:
-    """What is stored of a command under ``result_key``."""
+    """The end of a command as it is stored under ``result_key``."""
     return unpacked(stored, KeptResult)
 
 
 def read_result(state: StateReader, seq: Seq) -> KeptResult | None:
-    """What became of the command at a seq; None: it is kept no longer, or there was none."""
+    """The end of the command at a seq; None: it is kept no longer, or there was none."""
     return read_state(state, result_key(seq), KeptResult)
 
 

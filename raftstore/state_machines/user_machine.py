@@ -443,7 +443,7 @@ def _version_lacking(machine: UserStateMachine, version: int) -> str:
 
 
 def _what(error: BaseException) -> str:
-    """What was raised, and where."""
+    """The text about what was raised, and where."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - the text is of somebody else's class

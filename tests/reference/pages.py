@@ -230,6 +230,7 @@ MESSAGE_TITLES = {
     "changes": "Changes",
     "batches": "Atomic micro-batches",
     "admin": "Tables, status, events",
+    "machines": "State machines of users",
     "members": "Nodes that join and leave",
     "replica_orders": "Replicas that are ordered",
     "rebalance": "Replicas moved so that nodes hold even shares",

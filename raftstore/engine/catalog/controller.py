@@ -105,7 +105,6 @@ class CatalogController:
         machines: Machines = NO_MACHINES,
     ) -> None:
         settings = parts.settings
-        self._machines = machines
         self._identity = identity
         self._me = identity.me
         self._tables = parts.tables
@@ -152,12 +151,20 @@ class CatalogController:
             no_space=parts.guard.catalog_refusal,
             quorum_room=self.quorum_room,
         )
-        self.codes = MachineCodes(identity.me, machines, parts.outbox, levels.at_least, watch.is_up)
+        self._find_code(parts, machines, levels)
         self._make_standing_orders(parts)
         self._make_rebalancing(parts, answers, levels)
         self.node_commands = NodeCommands(
             identity, self.commands, answers, self, parts.clock.wall_ms, watch.is_up, parts.tell
         )
+
+    def _find_code(
+        self, parts: ChannelParts[ChannelRunner], machines: Machines, levels: KnownLevels
+    ) -> None:
+        """The parts that know which code of users' machines there is."""
+        self._machines = machines
+        is_up = self._watch.is_up
+        self.codes = MachineCodes(self._me, machines, parts.outbox, levels.at_least, is_up)
 
     def _make_rebalancing(
         self, parts: ChannelParts[ChannelRunner], answers: ClientAnswers, levels: KnownLevels

@@ -218,7 +218,7 @@ class TableCommands:
         self, client: int, request: CreateTable, entry: TableEntry, now_ms: int
     ) -> None:
         """Create it if the nodes that are to host it have the code of its machine."""
-        hosts = {node for group in entry.placement for node in group}
+        hosts = sorted({node for group in entry.placement for node in group})
 
         def decide(codes: Codes, at_ms: int) -> None:
             found = first_version(request.machine, codes, [n for n in hosts if self._view.is_up(n)])

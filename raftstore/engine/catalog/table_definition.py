@@ -99,7 +99,7 @@ def _keys_problem(request: CreateTable) -> str | None:
 
 
 def _channelset_problem(request: CreateTable) -> str | None:
-    """What a table can have, and a channel set cannot."""
+    """The first thing asked for that a table can have, and a channel set cannot."""
     if len(request.machine) > MACHINE_NAME_CHARS_MAX:
         return (
             f"the machine's name has {len(request.machine)} characters, at most"

@@ -54,8 +54,9 @@ class ApplyFeed:
         self._batch: BatchFeed | None = None
         self._on_broken = on_broken
         self._is_broken = False
-        self._is_stopped = False
-        """The machine cannot apply what comes next: nothing is handed over meanwhile."""
+        self._on_stopped: Callable[[], None] | None = None
+        """While the machine cannot apply what comes next, and nothing is handed over: called when
+        more is committed, or a step was answered."""
         self.queued_seq = applied
         """Highest seq handed over; nothing up to it is ever truncated."""
         self._halts: list[tuple[Seq, int]] = []
@@ -66,26 +67,29 @@ class ApplyFeed:
         """Everything up to this seq is committed and durable here."""
         self._target = max(self._target, apply_to)
         self._submit()
+        if self._on_stopped is not None:
+            self._on_stopped()
 
     @property
     def target(self) -> Seq:
         """Up to where records are committed and durable here."""
         return self._target
 
-    def stop(self) -> None:
-        """The machine stopped: hand nothing over until ``resume``."""
-        self._is_stopped = True
+    def stop(self, look: Callable[[], None]) -> None:
+        """The machine stopped: hand nothing over until ``resume``, and call ``look`` whenever that
+        may have changed."""
+        self._on_stopped = look
 
     def take_back(self, applied: Seq) -> None:
         """The machine is stopped and nothing is outstanding: what follows the applied state is
         handed over anew."""
-        assert self._is_stopped, "the machine did not stop"
+        assert self._on_stopped is not None, "the machine did not stop"
         assert self._outstanding == 0, f"{self._outstanding} steps are under way"
         self.queued_seq, self._behind = applied, []
 
     def resume(self) -> None:
         """The machine goes on."""
-        self._is_stopped = False
+        self._on_stopped = None
         self._submit()
 
     @property
@@ -113,9 +117,13 @@ class ApplyFeed:
         self._outstanding -= 1
         assert self._outstanding >= 0
         self._submit()
+        if self._on_stopped is not None:
+            self._on_stopped()
 
     def _submit(self) -> None:
-        while self._outstanding < STEPS_AHEAD and not (self._is_broken or self._is_stopped):
+        if self._on_stopped is not None:
+            return
+        while self._outstanding < STEPS_AHEAD and not self._is_broken:
             if self._batch is None and self._halts and self._halts[0][0] <= self.queued_seq:
                 if self._outstanding:
                     return

@@ -118,6 +118,11 @@ class ChannelRunner:
 
     table_damage: str | None = None
     """Why its table cannot be believed; another replica's is being put in its place."""
+    leader_info_heard_ms: int | None = None
+    is_paused = False
+    """It waits to be opened anew from another log or table."""
+    is_reopened = False
+    """It is closed only to be opened anew at once: the channel goes on."""
     stopped_reason: str | None
     bounds: Bounds
     """Of the table; the catalog may change them at any time."""
@@ -140,11 +145,6 @@ class ChannelRunner:
         self.me, self.number = parts.me, number
         self.channel, self.name = channel, name
         self.stopped_reason, self.bounds = None, bounds
-        self.is_paused = False
-        """It waits to be opened anew from another log or table."""
-        self.is_reopened = False
-        """It is closed only to be opened anew at once: the channel goes on."""
-        self.leader_info_heard_ms: int | None = None
         self._now_ms, self._pumping, self.term_operation = 0, False, 0
         self._events: deque[Event] = deque()
         self._compared: dict[NodeId, tuple[Seq, bytes, Seq]] = {}
@@ -160,7 +160,6 @@ class ChannelRunner:
         self.has_rows = not isinstance(machine, WitnessMachine)
         self.feed = ApplyFeed(parts.log, parts.tables, channel, applied, self._on_broken)
         self.feed.takes_batches = self.has_rows
-        self.machine = machine
         self.commands = commands_of(machine, parts, channel, name, self.feed)
         self.versions = Versions(parts.tables, channel, parts.settings.read)
         self.unserved_until = parts.tables.unserved_until(channel)
@@ -336,8 +335,6 @@ class ChannelRunner:
         self._step(Applied(applied_seq, conflicts), now_ms)
         self.versions.on_applied(now_ms)
         self.feed.on_applied()
-        if self.commands:
-            self.commands.look()
         for notify in self.parts.notices.applied:
             notify(self, answers, now_ms)
 
@@ -586,7 +583,7 @@ class ChannelRunner:
 
     def execute(self, effect: Effect) -> None:  # noqa: C901, PLR0915 - one arm per effect
         """Do what the core of this channel decided; effects come in the order of its list."""
-        parts = self.parts
+        parts, commands = self.parts, self.commands
         match effect:
             case Send(to, message):
                 self._send(to, message)
@@ -604,12 +601,9 @@ class ChannelRunner:
                 parts.log.rebase(self.channel, base)
                 parts.active.await_log(self.channel)
             case Reply(client, message):
-                commands = self.commands
                 parts.reply(client, commands.answer(client, message) if commands else message)
             case CommitAdvanced(_, apply_to):
                 self.feed.advance(apply_to)
-                if self.commands:
-                    self.commands.look()
             case ServeSync(to):
                 answer = history_for(effect, self.channel, parts.log, parts.settings.replication)
                 parts.outbox.send(to, answer, after_operation=self.term_operation)

@@ -51,12 +51,18 @@ class UserCommands:
     """The part of a ``ChannelRunner`` that is of channel sets alone."""
 
     def __init__(
-        self, parts: ChannelParts[Any], channel: ChannelId, name: str, feed: ApplyFeed
+        self,
+        machine: UserMachine,
+        parts: ChannelParts[Any],
+        channel: ChannelId,
+        name: str,
+        feed: ApplyFeed,
     ) -> None:
         self._parts = parts
         self._channel = channel
         self._name = name
         self._feed = feed
+        self.machine = machine
         self._fresh: dict[Seq, bytes] = {}
         """What the machine made of the commands that were applied last, by seq."""
         self.stop: MachineStop | None = None
@@ -116,7 +122,7 @@ class UserCommands:
         if stop is None or self.stop is not None:
             return
         self.stop, self._is_taken_back, self._looked_to = stop, False, stop.seq
-        self._feed.stop()
+        self._feed.stop(self.look)
         self._parts.tell(
             "machine_stopped",
             channel=self._name,
@@ -169,7 +175,7 @@ def commands_of(
     """The part of a channel with a user's machine; None: it is a table's, or the catalog's."""
     if not isinstance(machine, UserMachine):
         return None
-    return UserCommands(parts, channel, name, feed)
+    return UserCommands(machine, parts, channel, name, feed)
 
 
 def _skips(record: Record, seq: Seq) -> bool:

@@ -430,8 +430,7 @@ CORE_RULES: tuple[Mutation, ...] = (
         ),
         Edit(
             "Sequencer._acknowledge",
-            "assert written.outcome_known, "
-            'f"OK for seq {written.last_seq} before it is decided (S10)"',
+            'assert is_decided, f"OK for seq {written.last_seq} before it is decided (S10)"',
             "",
         ),
         chaos("bank", "kill-leader", "isolate-leader"),

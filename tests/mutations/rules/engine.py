@@ -277,8 +277,7 @@ ENGINE_RULES: tuple[Mutation, ...] = (
         ),
         Edit(
             "Sequencer._acknowledge",
-            "assert written.outcome_known, "
-            'f"OK for seq {written.last_seq} before it is decided (S10)"',
+            'assert is_decided, f"OK for seq {written.last_seq} before it is decided (S10)"',
             "",
         ),
         Edit(

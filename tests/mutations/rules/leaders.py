@@ -200,8 +200,9 @@ LEADERS_RULES: tuple[Mutation, ...] = (
         Edit(
             "TO_ACCEPTOR",
             "_members(ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage, "
-            "CopyReport)",
-            "_members(ElectionMessage, NodeMessage, GapReport, TrimmingMessage, CopyReport)",
+            "CopyReport, MachineMessage)",
+            "_members(ElectionMessage, NodeMessage, GapReport, TrimmingMessage, CopyReport, "
+            "MachineMessage)",
         ),
         directed(
             "tests/unit/transport/test_handshake.py"

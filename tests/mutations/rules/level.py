@@ -66,7 +66,7 @@ LEVEL_RULES: tuple[Mutation, ...] = (
         "level-settings",
         "A table gets settings that some node would not go by.",
         Edit(
-            "TableCommands.on_create_table",
+            "TableCommands._create",
             "self._view.refusal_of_format(created_format(entry))",
             "None",
         ),

@@ -193,7 +193,7 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         Edit(
             "TO_ACCEPTOR",
             "_members(ElectionMessage, NodeMessage, GapReport, LeaderMoveMessage, TrimmingMessage, "
-            "CopyReport)",
+            "CopyReport, MachineMessage)",
             "_members(ReplicationMessage, ElectionMessage, NodeMessage)",
         ),
         directed(PEERS + "connection_that_breaks_the_protocol_is_closed_and_no_other"),

@@ -99,6 +99,7 @@ def number(value: int) -> bytes:
 
 
 def test_a_command_writes_state_result_and_head_in_one_batch() -> None:
+    """S10: a crash finds all of a command, or nothing."""
     bench = MachineBench(Counter)
     kept = bench.command(number(5))
     assert (INT.decode(kept.result), kept.is_rejected) == (5, False)
@@ -112,6 +113,7 @@ def test_a_command_writes_state_result_and_head_in_one_batch() -> None:
 
 
 def test_a_rejected_command_leaves_its_result_and_nothing_else() -> None:
+    """A refusal is an outcome: it is kept for retries, and is all that is."""
     bench = MachineBench(Counter)
     bench.command(number(5))
     before = dict(bench.rows)
@@ -123,6 +125,7 @@ def test_a_rejected_command_leaves_its_result_and_nothing_else() -> None:
 
 
 def test_a_command_of_another_codec_is_rejected_and_the_machine_goes_on() -> None:
+    """Whoever sends nonsense stops nobody else."""
     bench = MachineBench(Counter)
     kept = bench.command(b"\xc1")
     assert kept.is_rejected
@@ -131,6 +134,7 @@ def test_a_command_of_another_codec_is_rejected_and_the_machine_goes_on() -> Non
 
 
 def test_a_failure_writes_nothing_and_says_what_was_raised_and_where() -> None:
+    """The operator learns where to look."""
     bench = MachineBench(Counter)
     bench.command(number(1))
     rows, state = dict(bench.rows), dict(bench.state)
@@ -140,6 +144,7 @@ def test_a_failure_writes_nothing_and_says_what_was_raised_and_where() -> None:
 
 
 def test_mended_code_goes_on_at_the_command_at_which_the_former_one_stopped() -> None:
+    """Nothing behind it was applied meanwhile, so nothing is lost."""
     bench = MachineBench(Counter)
     bench.command(number(1))
     bench.failing(number(666))
@@ -148,6 +153,7 @@ def test_mended_code_goes_on_at_the_command_at_which_the_former_one_stopped() ->
 
 
 def test_a_command_that_is_skipped_becomes_nothing_but_a_result_that_says_so() -> None:
+    """It counts as a command, and its sender learns what became of it."""
     bench = MachineBench(Counter)
     bench.command(number(1))
     bench.failing(number(666))
@@ -161,6 +167,7 @@ def test_a_command_that_is_skipped_becomes_nothing_but_a_result_that_says_so() -
 
 
 def test_a_replica_that_applied_what_the_others_skipped_says_so_and_stops() -> None:
+    """Its state is not that of the others."""
     bench = MachineBench(Counter)
     bench.command(number(1))
     failure = bench.step(Step.SKIP, 1)
@@ -169,6 +176,7 @@ def test_a_replica_that_applied_what_the_others_skipped_says_so_and_stops() -> N
 
 
 def test_a_version_is_in_force_behind_its_step_and_never_a_lower_one() -> None:
+    """Commands before and behind it are applied alike everywhere."""
     seen = []
 
     class Seeing(Counter):
@@ -197,12 +205,15 @@ def test_a_version_is_in_force_behind_its_step_and_never_a_lower_one() -> None:
 def test_code_that_is_not_of_the_version_in_force_applies_nothing(
     code: type[StateMachine], first: int, lacks: str
 ) -> None:
+    """It would come to another state than the others."""
     bench = MachineBench(code, first_version=first)
     assert lacks in bench.failing(number(1))
     assert bench.rows == {}
 
 
 def test_code_that_cannot_be_loaded_applies_nothing() -> None:
+    """Its reason is that of the stop."""
+
     class Broken(Counter):
         def __init__(self) -> None:
             raise RuntimeError("no licence")
@@ -219,6 +230,8 @@ def test_code_that_cannot_be_loaded_applies_nothing() -> None:
     ],
 )
 def test_a_command_over_a_limit_is_rejected(writes: list[tuple[bytes, bytes]], said: str) -> None:
+    """The limits are the same everywhere, so this is no failure."""
+
     class Putting(StateMachine):
         def apply(self, command: bytes, context: CommandContext) -> bytes:
             for key, value in writes:
@@ -233,6 +246,8 @@ def test_a_command_over_a_limit_is_rejected(writes: list[tuple[bytes, bytes]], s
 
 
 def test_a_result_over_the_limit_is_a_rejection() -> None:
+    """It would be kept for retries."""
+
     class Talking(StateMachine):
         def apply(self, command: bytes, context: CommandContext) -> bytes:
             context.state.put(b"k", b"v")
@@ -244,6 +259,7 @@ def test_a_result_over_the_limit_is_a_rejection() -> None:
 
 
 def test_the_newest_results_are_kept_by_number_and_by_bytes_whatever_a_restart_forgets() -> None:
+    """By a rule over the log alone: all replicas keep the same."""
     bench = MachineBench(Counter, MachineRules(results_kept=3))
     for _ in range(5):
         bench.command(number(1))
@@ -263,6 +279,7 @@ def test_the_newest_results_are_kept_by_number_and_by_bytes_whatever_a_restart_f
 
 
 def test_a_range_shows_what_the_command_itself_wrote_and_removed() -> None:
+    """A command sees its own writes."""
     seen: list[list[tuple[bytes, bytes]]] = []
 
     class Looking(StateMachine):
@@ -290,6 +307,8 @@ def test_a_range_shows_what_the_command_itself_wrote_and_removed() -> None:
 
 
 def test_a_broken_table_ends_the_node_whatever_the_machine_makes_of_it() -> None:
+    """S0.4: damage is no business of the machine."""
+
     class Swallowing(StateMachine):
         def apply(self, command: bytes, context: CommandContext) -> bytes:
             try:
@@ -309,6 +328,8 @@ def test_a_broken_table_ends_the_node_whatever_the_machine_makes_of_it() -> None
 
 
 def test_identity_and_chance_of_a_command_are_the_same_at_every_replica() -> None:
+    """Replicas must not part."""
+
     class Drawing(StateMachine):
         def apply(self, command: bytes, context: CommandContext) -> bytes:
             return context.new_id() + b"%d %d" % (context.time_ms, context.partition)
@@ -321,6 +342,7 @@ def test_identity_and_chance_of_a_command_are_the_same_at_every_replica() -> Non
 
 
 def test_a_machine_in_memory_comes_back_from_its_commands() -> None:
+    """Its state is in no row."""
     bench = MachineBench(Tally)
     for value in (1, 2, 3):
         bench.command(number(value))
@@ -330,6 +352,7 @@ def test_a_machine_in_memory_comes_back_from_its_commands() -> None:
 
 
 def test_a_machine_in_memory_comes_back_from_its_snapshot_and_what_came_behind() -> None:
+    """Both are removed and written in one batch."""
     bench = MachineBench(Tally, MachineRules(journal_bytes=200))
     for value in range(1, 41):
         bench.command(number(value), key=b"%d" % (value % 7))
@@ -344,6 +367,7 @@ def test_a_machine_in_memory_comes_back_from_its_snapshot_and_what_came_behind()
 
 
 def test_what_a_failed_command_did_to_a_machine_in_memory_is_undone() -> None:
+    """The object is made anew from what is stored."""
     bench = MachineBench(Tally)
     bench.command(number(1))
     assert "half done" in bench.failing(number(666))
@@ -351,6 +375,8 @@ def test_what_a_failed_command_did_to_a_machine_in_memory_is_undone() -> None:
 
 
 def test_a_snapshot_that_does_not_restore_is_a_failure_with_its_reason() -> None:
+    """Nothing is applied to half a state."""
+
     class Lossy(Tally):
         def restore(self, chunks: Iterable[bytes]) -> None:
             raise KeyError("totals")
@@ -364,6 +390,7 @@ def test_a_snapshot_that_does_not_restore_is_a_failure_with_its_reason() -> None
 
 
 def test_records_of_tables_are_refused() -> None:
+    """They would be applied by nobody."""
     bench = MachineBench(Counter)
     record = bench.record(RecordKind.ROWS, b"")
     with pytest.raises(NewerFormatError, match="a channel set of this version cannot apply"):
@@ -371,6 +398,8 @@ def test_records_of_tables_are_refused() -> None:
 
 
 def test_queries_see_the_state_and_what_they_raise_is_an_answer() -> None:
+    """An error of a question stops nothing."""
+
     class Asked(Counter):
         def query(self, request: bytes, context: QueryContext) -> int:
             if request == b"refuse":
