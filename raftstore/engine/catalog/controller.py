@@ -93,6 +93,10 @@ OPENED_AT_ONCE = 16
 class CatalogController:
     """Catalog of one node: its view, its channels; its commands are in ``commands``."""
 
+    _discover_due_ms = 0
+    _members_target: ChangeTarget | None = None
+    """What the core of the metadata channel works towards."""
+
     def __init__(  # noqa: PLR0917 - each is one thing that it works with
         self,
         identity: NodeIdentity,
@@ -126,9 +130,6 @@ class CatalogController:
         self._known_levels = levels.by_node
         self._known_domains: dict[NodeId, str] = {identity.me: identity.failure_domain}
         self._registering: dict[NodeId, tuple[str, int, str]] = {}
-        self._discover_due_ms = 0
-        self._members_target: ChangeTarget | None = None
-        """What the core of the metadata channel works towards."""
         self.config_reports = ConfigReports(
             self, self._channels, parts.outbox, levels.at_least, watch.is_up,
             settings.membership.report_wait_ms,

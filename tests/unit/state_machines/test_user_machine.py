@@ -125,7 +125,7 @@ def test_a_rejected_command_leaves_its_result_and_nothing_else() -> None:
 
 
 def test_a_command_of_another_codec_is_rejected_and_the_machine_goes_on() -> None:
-    """Whoever sends nonsense stops nobody else."""
+    """Nonsense of one sender stops nobody else."""
     bench = MachineBench(Counter)
     kept = bench.command(b"\xc1")
     assert kept.is_rejected
