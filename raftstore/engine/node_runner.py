@@ -359,6 +359,7 @@ class NodeRunner:
             self.controller.config_reports.on_committed,
         )
         notices.histories_differ = (self.healing.divergences.differs,)
+        notices.state_differs = (self.healing.table_repairs.found,)
         notices.hand_over_refused = (self.controller.commands.step_down_refused,)
 
     def _make_reports(self) -> None:

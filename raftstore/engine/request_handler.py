@@ -42,6 +42,7 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
+from raftstore.protocol.machines import SkipCommand
 from raftstore.protocol.members import AskJoin, Drain, Join, MakeTicket, Retire
 from raftstore.protocol.message import Done, failed
 from raftstore.protocol.publish import PubMsg, PubReject
@@ -145,7 +146,7 @@ class RequestHandler:
                 self._checks.on_request(client, message, now_ms)
             case MakeTicket() | AskJoin() | Join() | Drain() | Retire():
                 self._controller.node_commands.on_request(client, message, now_ms)
-            case _ if isinstance(message, OrderRequest | RebalanceRequest):
+            case _ if isinstance(message, OrderRequest | RebalanceRequest | SkipCommand):
                 self._on_replicas(client, message, now_ms)
             case _:
                 kind = type(message).__name__
@@ -158,10 +159,12 @@ class RequestHandler:
                 )
 
     def _on_replicas(
-        self, client: int, message: OrderRequest | RebalanceRequest, now_ms: int
+        self, client: int, message: OrderRequest | RebalanceRequest | SkipCommand, now_ms: int
     ) -> None:
-        """About the replicas of channels: where they are, and where they shall be."""
-        if isinstance(message, AskTableSizes):
+        """About the replicas of channels: where they are, where they shall be, how they go on."""
+        if isinstance(message, SkipCommand):
+            self._controller.machine_steps.on_skip(client, message, now_ms)
+        elif isinstance(message, AskTableSizes):
             self._answers.answer(client, table_sizes(self._parts, message))
         elif isinstance(message, OrderRequest):
             self._controller.replica_commands.on_request(client, message, now_ms)

@@ -174,6 +174,8 @@ class MachineStop(NamedTuple):
     guid: Guid
     reason: str
     """What was raised, or what this node lacks."""
+    differs: bool = False
+    """What is applied here already is not what the others have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +241,5 @@ class ApplyResult:
     """The channel time from this record on; 0: as before."""
     failure: str | None = None
     """Why the record cannot be applied: nothing of it is written, nor of any behind it."""
+    differs: bool = False
+    """It cannot be applied to this replica's state, which is not that of the others."""

@@ -389,6 +389,7 @@ class UserMachine(StateMachine):
                 (),
                 failure=f"seq {step.argument} was applied here, and skipped by seq "
                 f"{record.last_seq}: its state differs from the other replicas'",
+                differs=True,
             )
         return NO_CHANGE
 

@@ -469,7 +469,9 @@ class SimTables:
                 record, table.get, lambda: SimState(table), lambda: SimRows(table)
             )
             if result.failure is not None:
-                opened.stop = MachineStop(record.last_seq, record.guid, result.failure)
+                opened.stop = MachineStop(
+                    record.last_seq, record.guid, result.failure, result.differs
+                )
                 return None
             writes = list(result.writes)
         state_writes = () if result is None else tuple(result.state_writes)

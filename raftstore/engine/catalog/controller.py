@@ -19,6 +19,7 @@ from raftstore.engine.catalog.evacuator import Evacuator
 from raftstore.engine.catalog.failpoints import REPLICA_OPENED
 from raftstore.engine.catalog.hosting import Hosting
 from raftstore.engine.catalog.machine_codes import MachineCodes
+from raftstore.engine.catalog.machine_steps import MachineSteps, StepParts
 from raftstore.engine.catalog.node_commands import NodeCommands
 from raftstore.engine.catalog.order_proposals import OrderProposals
 from raftstore.engine.catalog.quorum_room import QuorumRoom
@@ -152,7 +153,7 @@ class CatalogController:
             no_space=parts.guard.catalog_refusal,
             quorum_room=self.quorum_room,
         )
-        self._find_code(parts, machines, levels)
+        self._find_code(parts, answers, machines, levels)
         self._make_standing_orders(parts)
         self._make_rebalancing(parts, answers, levels)
         self.node_commands = NodeCommands(
@@ -160,12 +161,21 @@ class CatalogController:
         )
 
     def _find_code(
-        self, parts: ChannelParts[ChannelRunner], machines: Machines, levels: KnownLevels
+        self,
+        parts: ChannelParts[ChannelRunner],
+        answers: ClientAnswers,
+        machines: Machines,
+        levels: KnownLevels,
     ) -> None:
-        """The parts that know which code of users' machines there is."""
+        """The parts that know which code of users' machines there is, and what is in force."""
         self._machines = machines
         is_up = self._watch.is_up
         self.codes = MachineCodes(self._me, machines, parts.outbox, levels.at_least, is_up)
+        self.machine_steps = MachineSteps(
+            StepParts(
+                self, self._channels, parts, answers, self.codes, self._watch.reports.positions
+            )
+        )
 
     def _make_rebalancing(
         self, parts: ChannelParts[ChannelRunner], answers: ClientAnswers, levels: KnownLevels
@@ -474,6 +484,7 @@ class CatalogController:
             self._follow_replicas(tuple(self.catalog.changes), now_ms)
             self.config_reports.report(now_ms)
             self.copy_reports.report()
+            self.machine_steps.look(now_ms)
         if self.hosting.on_timer(now_ms):
             self._follow_replicas(tuple(self.catalog.changes), now_ms)
         self._register_nodes(now_ms)

@@ -60,7 +60,7 @@ class MachineCodes:
         waits_for = {node for node in nodes if node in able and self._is_up(node)}
         question = _Question(machine, waits_for, done)
         if self._me in nodes:
-            question.codes[self._me] = self._own(self._asked, machine)
+            question.codes[self._me] = self.own(machine, self._asked)
         self._open[self._asked] = question
         self.deadlines.push(self._asked, now_ms + ANSWER_WAIT_MS)
         for node in sorted(waits_for):
@@ -71,7 +71,7 @@ class MachineCodes:
         """A question or an answer of another node; False: it is about something else."""
         if isinstance(message, AskMachine):
             if sender in self._nodes_at_level(MACHINE_LEVEL):
-                self._outbox.send_known(sender, self._own(message.question, message.machine))
+                self._outbox.send_known(sender, self.own(message.machine, message.question))
             return True
         if not isinstance(message, MachineCode):
             return False
@@ -90,7 +90,8 @@ class MachineCodes:
                 question.waits_for.clear()
                 self._settle(number, now_ms)
 
-    def _own(self, question: int, machine: str) -> MachineCode:
+    def own(self, machine: str, question: int = 0) -> MachineCode:
+        """The code that this node has."""
         try:
             source = self._machines.load(machine)
         except UnknownMachineError as error:

@@ -53,6 +53,8 @@ class ChannelNotices(Generic[Channel]):
     """No log brings the channel's rows or records back: only another replica's state (now_ms)."""
     histories_differ: tuple[Callable[[Channel, NodeId, Seq, int], None], ...] = ()
     """A peer has another chain hash at a seq that is committed on both (now_ms)."""
+    state_differs: tuple[Callable[[Channel, str, int], None], ...] = ()
+    """The state of the channel's machine here is not that of the others (why, now_ms)."""
     config_committed: tuple[Callable[[Channel, ConfigCommitted], None], ...] = ()
     """A configuration of the channel is known to be committed (M21)."""
     hand_over_refused: tuple[Callable[[Channel, str], None], ...] = ()

@@ -76,7 +76,7 @@ from raftstore.engine.channel.user_commands import commands_of, judged
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, METADATA_NAME
 from raftstore.errors import CorruptRecordError, DecodeError, Refusal, RequestError, SchemaError
-from raftstore.ports.machine import StateMachine
+from raftstore.ports.machine import MachineStop, StateMachine
 from raftstore.ports.tables import Answers, Conflicts
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.publish import PayloadRelay, PubMsg, PubReject
@@ -331,12 +331,17 @@ class ChannelRunner:
         if self.unserved_until:
             self.unserved_until = self.parts.tables.unserved_until(self.channel)
         if self.commands:
-            self.commands.on_applied(answers)
+            self._notify_stop(self.commands.on_applied(answers))
         self._step(Applied(applied_seq, conflicts), now_ms)
         self.versions.on_applied(now_ms)
         self.feed.on_applied()
         for notify in self.parts.notices.applied:
             notify(self, answers, now_ms)
+
+    def _notify_stop(self, stop: MachineStop | None) -> None:
+        if stop is not None and stop.differs:
+            for heeds in self.parts.notices.state_differs:
+                heeds(self, stop.reason, self.parts.clock.now_ms)
 
     def inform(self, event: TrimTo | TargetKnown, now_ms: int) -> None:
         """Have the core know what another part of the node decided about this channel."""

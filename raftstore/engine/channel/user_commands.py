@@ -115,12 +115,12 @@ class UserCommands:
         )
         return Refusal(MachineStoppedError, text)
 
-    def on_applied(self, answers: Answers) -> None:
-        """Records were applied, and maybe the machine stopped behind them."""
+    def on_applied(self, answers: Answers) -> MachineStop | None:
+        """Records were applied; the stop, if the machine stopped behind them."""
         self._fresh = dict(answers)
         stop = self._parts.tables.stoppable(self._channel).stop
         if stop is None or self.stop is not None:
-            return
+            return None
         self.stop, self._is_taken_back, self._looked_to = stop, False, stop.seq
         self._feed.stop(self.look)
         self._parts.tell(
@@ -130,6 +130,7 @@ class UserCommands:
             command=guid_text(self._channel, stop.guid),
             reason=stop.reason,
         )
+        return stop
 
     def look(self) -> None:
         """While the machine is stopped: look whether what is committed behind skips the command."""

@@ -97,6 +97,8 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
     mode, reason = runner.core.mode.value, ""
     if runner.stopped_reason is not None:
         mode, reason = "stopped", runner.stopped_reason
+    elif runner.commands is not None and (stop := runner.commands.refusal()) is not None:
+        mode, reason = "stopped", stop.text
     elif runner.core.doubt:
         mode, reason = "recovering", in_doubt(runner)
     elif runner.core.is_recovering:

@@ -256,7 +256,9 @@ class Applier:
         if record.kind not in _STATELESS:
             result = self._computed(state, record)
             if result.failure is not None:
-                state.stop = MachineStop(record.last_seq, record.guid, result.failure)
+                state.stop = MachineStop(
+                    record.last_seq, record.guid, result.failure, result.differs
+                )
                 return None
             # Only now: a read of the machine starts a new one.
             batch = self._batch_of(state.channel)

@@ -1,0 +1,182 @@
+"""Steps of users' state machines that their leaders propose: an operator has a command skipped, or
+a newer version comes into force.
+
+A command is skipped only where the leader itself stands at it, and no replica may be ahead: what a
+replica has applied may have been acknowledged while it led.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from raftstore.engine.catalog.machine_codes import Codes, MachineCodes
+from raftstore.engine.catalog.table_commands import CatalogView
+from raftstore.engine.channel.channel_parts import ChannelParts
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.client_answers import ClientAnswers
+from raftstore.errors import (
+    NotLeaderError,
+    Refusal,
+    RequestError,
+    SchemaError,
+    UnavailableError,
+    refusal_by_code,
+)
+from raftstore.protocol.machines import SkipCommand, Step, encode_step
+from raftstore.protocol.message import Done, failed
+from raftstore.protocol.node import ChannelPosition
+from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.state_machines.machine_state import read_head
+from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, node_name
+
+ASK_AGAIN_MS: Final = 5_000
+"""Between two looks of a leader whose code is newer than the version in force."""
+Positions = Mapping[ChannelId, Mapping[NodeId, ChannelPosition]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """What the steps of machines work with."""
+
+    view: CatalogView
+    channels: Mapping[ChannelId, ChannelRunner]
+    parts: ChannelParts[ChannelRunner]
+    answers: ClientAnswers
+    codes: MachineCodes
+    positions: Positions
+    """Positions of other replicas, as they reported them."""
+
+
+class MachineSteps:
+    """Proposes steps in the channels that one node leads."""
+
+    def __init__(self, parts: StepParts) -> None:
+        self._of = parts
+        self._asked_ms: dict[ChannelId, int] = {}
+        """When a leader looked last whether its version may come into force."""
+
+    # --- skipped commands -------------------------------------------------------------------------
+
+    def on_skip(self, client: int, request: SkipCommand, now_ms: int) -> None:
+        """An operator has the command skipped at which the channel's machine stopped."""
+        runner = self._of.channels.get(request.channel)
+        if runner is None or runner.elector.role is not Role.LEADER:
+            hint = None if runner is None else runner.elector.leader
+            text = "this node does not lead the channel"
+            refused = failed(request.request_id, NotLeaderError, text, leader_hint=hint)
+            self._of.answers.answer(client, refused)
+            return
+        problem = skip_problem(runner, request.seq, self._of.positions.get(runner.channel, {}))
+        if problem is not None:
+            self._answer(client, request, problem)
+            return
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            del at_ms
+            if isinstance(answer, PubReject):
+                error, text = refusal_by_code(answer.code, answer.message)
+                self._answer(client, request, Refusal(error, text))
+            else:
+                self._of.answers.answer(client, Done(request.request_id))
+
+        payload = encode_step(Step.SKIP, request.seq)
+        self._of.view.proposals.propose(runner, payload, done, now_ms, kind=RecordKind.MACHINE_STEP)
+
+    def _answer(self, client: int, request: SkipCommand, refusal: Refusal) -> None:
+        error: type[RequestError] = refusal.error
+        self._of.answers.answer(client, failed(request.request_id, error, refusal.text))
+
+    # --- versions ---------------------------------------------------------------------------------
+
+    def look(self, now_ms: int) -> None:
+        """Where this node leads: whether all replicas have a newer version than that in force."""
+        for channel, runner in self._of.channels.items():
+            commands = runner.commands
+            if commands is None or commands.stop is not None:
+                continue
+            if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
+                self._asked_ms.pop(channel, None)
+                continue
+            asked_ms = self._asked_ms.get(channel)
+            if asked_ms is None or now_ms >= asked_ms + ASK_AGAIN_MS:
+                self._asked_ms[channel] = now_ms
+                self._look_at(runner, now_ms)
+
+    def _look_at(self, runner: ChannelRunner, now_ms: int) -> None:
+        table = self._of.view.catalog.table_of(runner.channel)
+        if table is None:
+            return
+        in_force = self._in_force(runner, table.machine_version)
+        own = self._of.codes.own(table.machine)
+        if own.problem or own.version <= in_force:
+            return
+        config = runner.core.config()
+        # S0.8: a witness has no rows, and so no machine.
+        hosts = [node for node in config.members if not config.is_witness(node)]
+
+        def decide(codes: Codes, at_ms: int) -> None:
+            version = next_version(in_force, hosts, codes)
+            if version is not None and runner.elector.role is Role.LEADER:
+                self._propose(runner, version, at_ms)
+
+        self._of.codes.ask(table.machine, hosts, decide, now_ms)
+
+    def _in_force(self, runner: ChannelRunner, first: int) -> int:
+        tables, channel = self._of.parts.tables, runner.channel
+        head = read_head(lambda key: tables.state_get(channel, key))
+        return first if head is None else head.version
+
+    def _propose(self, runner: ChannelRunner, version: int, now_ms: int) -> None:
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            del at_ms
+            if isinstance(answer, PubAck):
+                self._of.parts.tell("machine_version", channel=runner.name, version=version)
+
+        payload = encode_step(Step.VERSION, version)
+        self._of.view.proposals.propose(runner, payload, done, now_ms, kind=RecordKind.MACHINE_STEP)
+
+
+def skip_problem(
+    runner: ChannelRunner, seq: Seq, positions: Mapping[NodeId, ChannelPosition]
+) -> Refusal | None:
+    """Why the leader does not make the command at ``seq`` nothing; None: it may."""
+    stop = None if runner.commands is None else runner.commands.stop
+    if stop is None or stop.seq != seq:
+        where = "goes on" if stop is None else f"stopped at seq {stop.seq}"
+        text = f"{runner.name}: the state machine {where}, so seq {seq} is not skipped; see"
+        return Refusal(SchemaError, f"{text} `raftstore machine info`")
+    config = runner.core.config()
+    for node in config.members:
+        if node == runner.me or config.is_witness(node):
+            continue
+        position = positions.get(node)
+        if position is None or position.commit_seq < seq:
+            text = (
+                f"{runner.name}: {node_name(node)} did not report whether it can apply seq {seq}; "
+                "retry when it is up, or remove that replica"
+            )
+            return Refusal(UnavailableError, text)
+        if position.applied_seq >= seq:
+            text = (
+                f"{runner.name}: {node_name(node)} has applied seq {seq}, which may have been "
+                "acknowledged; install its code on the other nodes and restart them"
+            )
+            return Refusal(SchemaError, text)
+    return None
+
+
+def next_version(in_force: int, hosts: list[NodeId], codes: Codes) -> int | None:
+    """The version that may come into force; None: the one in force stays.
+
+    All hosts have said what they have: one that is away may have older code.
+    """
+    known = [codes[node] for node in hosts if node in codes]
+    if len(known) < len(hosts) or any(code.problem for code in known):
+        return None
+    version = min(code.version for code in known)
+    # Each has to apply what is ahead of the step, too.
+    if version <= in_force or any(code.oldest_version > in_force for code in known):
+        return None
+    return version
