@@ -110,8 +110,7 @@ class CatalogController:
         machines: Machines = NO_MACHINES,
     ) -> None:
         settings = parts.settings
-        self._identity = identity
-        self._me = identity.me
+        self._identity, self._me = identity, identity.me
         self._tables = parts.tables
         self._tell = parts.tell
         self._registry = registry
