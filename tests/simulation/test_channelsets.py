@@ -1,0 +1,307 @@
+"""State machines of users in simulated clusters: exactly once, stops, skips and versions."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from raftstore.client.writes.kinds import Write
+from raftstore.errors import MachineStoppedError, RequestError, SchemaError, UnknownMachineError
+from raftstore.machine import MemoryMachine, StateMachine
+from raftstore.ports.machine import MachineRules, MachineSource
+from raftstore.protocol.machines import CommandAck, SkipCommand, encode_command
+from raftstore.protocol.message import Done, Failed, Message
+from raftstore.protocol.payload import encode_rows
+from raftstore.protocol.publish import PubAck, PubMsg
+from raftstore.rows.sealing import seal
+from raftstore.state_machines.machine_state import read_head
+from raftstore.testing.nemesis import Nemesis
+from raftstore.testing.options import SimOptions, draw_options
+from raftstore.testing.sim_cluster import SimCluster
+from raftstore.testing.sim_publisher import SimPublisher
+from raftstore.types import NodeId, Outcome, RecordKind, Seq
+from tests.unit.state_machines.test_user_machine import INT, Counter, Mended, Tally
+
+WAIT_MS = 60_000.0
+RULES = MachineRules(results_kept=40, journal_bytes=400)
+"""So few that results go and snapshots come within a world."""
+
+
+class Installed:
+    """ports.Machines of all nodes of a world; what is installed may be changed."""
+
+    def __init__(self, code: type[StateMachine]) -> None:
+        self.rules = RULES
+        self.code = code
+
+    def load(self, name: str) -> MachineSource:
+        """The code, whatever it is called."""
+        if name == "missing:Class":
+            raise UnknownMachineError("no module named 'missing'")
+        return MachineSource(name, self.code, self.code.version, self.code.oldest_version)
+
+
+class World:
+    """One channel set of one partition, with one sender of commands."""
+
+    def __init__(self, code: type[StateMachine], options: SimOptions) -> None:
+        self.machines = Installed(code)
+        self.cluster = cluster = SimCluster(options, machines=self.machines)
+        self.publisher = SimPublisher(cluster, random.Random(options.seed), self._deliver)
+        self.answers: list[Message] = []
+        cluster.add_client("publisher", 1, self._on_message)
+        cluster.add_client("operator", 77, lambda _, message: self.answers.append(message))
+        cluster.start()
+        cluster.create_table(1, "counters:Counter")
+        self.wait(lambda: bool(cluster.table_channels))
+        (self.channel,) = cluster.table_channels
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Until it is so."""
+        scheduler = self.cluster.scheduler
+        scheduler.run_until(scheduler.now_ms + WAIT_MS, ready)
+        assert ready()
+
+    def _deliver(self, node: NodeId, message: PubMsg) -> None:
+        self.cluster.network.send("publisher", node, message)
+
+    def _on_message(self, sender: NodeId, message: Message) -> None:
+        if isinstance(message, PubAck):
+            self.cluster.oracle.on_ack(message.channel, message)
+        self.publisher.on_message(sender, message)
+
+    def send(self, write: Write, timeout_ms: float = WAIT_MS) -> PubAck | RequestError:
+        """Publish; the outcome."""
+        ends: list[PubAck | RequestError] = []
+        self.publisher.publish(write, timeout_ms, ends.append)
+        self.wait(lambda: bool(ends))
+        return ends[0]
+
+    def command(self, value: int, timeout_ms: float = WAIT_MS) -> PubAck | RequestError:
+        """Send a number to the counter."""
+        payload = encode_command(b"k", INT.encode(value))
+        return self.send(Write(self.channel, RecordKind.MACHINE_COMMAND, payload, 1), timeout_ms)
+
+    def total(self, value: int) -> int:
+        """Send a number that is taken; the sum."""
+        answer = self.command(value)
+        assert isinstance(answer, CommandAck), answer
+        assert not answer.is_rejected, answer.reason
+        return int(INT.decode(answer.result))
+
+    def skip(self, seq: int) -> Done | Failed:
+        """Ask the leader to skip the command at a seq."""
+        self.answers.clear()
+        self.wait(lambda: self.cluster.believed_leader(self.channel) is not None)
+        leader = self.cluster.believed_leader(self.channel)
+        assert leader is not None
+        self.cluster.network.send("operator", leader[0], SkipCommand(9, self.channel, Seq(seq)))
+        self.wait(lambda: bool(self.answers))
+        answer = self.answers[0]
+        assert isinstance(answer, Done | Failed)
+        scheduler = self.cluster.scheduler
+        scheduler.run_until(scheduler.now_ms + 500.0, lambda: False)
+        return answer
+
+    def restart(self, code: type[StateMachine]) -> None:
+        """All nodes end, and come back with other code."""
+        self.machines.code = code
+        for node in self.cluster.node_ids:
+            self.cluster.nodes[node].kill("another version comes")
+        for node in self.cluster.node_ids:
+            self.cluster.nodes[node].boot()
+
+    def lines(self) -> list[str]:
+        """The events of the world."""
+        return self.cluster.lines
+
+    def stops(self) -> list[str]:
+        """Where and why machines are stopped, at each node."""
+        found = []
+        for node in self.cluster.node_ids:
+            runner = self.cluster.nodes[node].runner
+            commands = runner and runner.channels[self.channel].commands
+            if commands and commands.stop is not None:
+                found.append(f"{commands.stop.seq}: {commands.stop.reason}")
+        return found
+
+
+def calm(seed: int = 1) -> SimOptions:
+    """A world without faults."""
+    return SimOptions(seed=seed, nodes=3, partitions=1)
+
+
+@pytest.mark.parametrize("code", [Counter, Tally])
+@pytest.mark.parametrize("seed", [3, 11])
+def test_every_command_counts_once_whatever_fails(code: type[StateMachine], seed: int) -> None:
+    """The state is at least what was acknowledged, and at most that and what is in doubt; results
+    are those of an order in which each command was applied once."""
+    world = World(code, replace(draw_options(seed), partitions=1, seed=seed))
+    nemesis = Nemesis(world.cluster, world.cluster.options)
+    nemesis.start()
+    known, doubted = 0, 0
+    for _ in range(40):
+        answer = world.command(1, timeout_ms=3_000.0)
+        if isinstance(answer, CommandAck):
+            known += 1
+            total = INT.decode(answer.result)
+            assert known <= total <= known + doubted
+        elif isinstance(answer, RequestError) and answer.outcome is Outcome.UNKNOWN:
+            doubted += 1
+    nemesis.heal()
+    assert known <= world.total(0) <= known + doubted
+    world.wait(world.cluster.replicas_are_equal)
+    world.cluster.check_final()
+    assert known
+
+
+def test_a_result_is_the_same_after_every_node_was_restarted() -> None:
+    """It is in the state, so a retry that comes later is answered alike."""
+    world = World(Counter, calm())
+    payload = encode_command(b"k", INT.encode(5))
+    write = Write(world.channel, RecordKind.MACHINE_COMMAND, payload, 1)
+    first = world.send(write)
+    assert isinstance(first, CommandAck)
+    world.total(1)
+    world.restart(Counter)
+    sent = retry_of(world, first, write)
+    assert isinstance(sent, CommandAck)
+    assert (sent.result, sent.last_seq) == (first.result, first.last_seq)
+    assert world.total(0) == 6
+
+
+def retry_of(world: World, ack: PubAck, write: Write) -> Message:
+    """Send the same again by hand, to the present leader."""
+    found: list[Message] = []
+    world.cluster.add_client("late", 78, lambda _, message: found.append(message))
+
+    def ask() -> bool:
+        leader = world.cluster.believed_leader(world.channel)
+        if leader is not None and not found:
+            digest = hashlib.blake2b(write.payload, digest_size=16).digest()
+            message = PubMsg(
+                world.channel, leader[1], leader[0], ack.guid, digest, 1,
+                RecordKind.MACHINE_COMMAND, write.payload, attempt=1, after_seq=Seq(0),
+            )  # fmt: skip
+            world.cluster.network.send("late", leader[0], message)
+        found[:] = [each for each in found if isinstance(each, CommandAck)]
+        return bool(found)
+
+    world.wait(ask)
+    return found[0]
+
+
+def test_a_command_that_cannot_be_applied_stops_its_partition_until_the_code_is_mended() -> None:
+    """No node ends, nothing behind it is applied, new commands are refused with the reason, and
+    mended code goes on where the former stopped."""
+    world = World(Counter, calm())
+    assert world.total(1) == 1
+    stuck = world.command(666, timeout_ms=4_000.0)
+    assert isinstance(stuck, RequestError)
+    assert stuck.outcome is Outcome.UNKNOWN
+    world.wait(lambda: len(world.stops()) == 3)
+    assert len(set(world.stops())) == 1
+    assert "ValueError: no such luck" in world.stops()[0]
+    refused = world.command(1, timeout_ms=1_000.0)
+    assert isinstance(refused, RequestError)
+    assert "the state machine stopped at seq" in str(refused)
+    assert isinstance(refused, MachineStoppedError) or refused.code == "timeout"
+    world.restart(Mended)
+    assert world.total(1) == 667
+    assert world.stops() == []
+
+
+def test_an_operator_has_a_command_skipped_at_every_replica() -> None:
+    """All of them go on, and only the command at which they stand may be named."""
+    world = World(Tally, calm())
+    assert world.total(1) == 1
+    world.command(666, timeout_ms=4_000.0)
+    world.wait(lambda: len(world.stops()) == 3)
+    seq = int(world.stops()[0].partition(":")[0])
+    wrong = world.skip(seq + 1)
+    assert isinstance(wrong, Failed)
+    assert f"stopped at seq {seq}, so seq {seq + 1} is not skipped" in wrong.message
+    answers = [world.skip(seq) for _ in range(20) if world.stops()]
+    assert isinstance(answers[-1], Done), answers
+    assert world.total(1) == 2
+    world.wait(world.cluster.replicas_are_equal)
+    assert world.stops() == []
+    world.restart(Tally)
+    assert world.total(1) == 3
+
+
+def with_one_mended() -> tuple[World, int]:
+    """A world whose machines stopped, and a follower came back with code that could go on."""
+    world = World(Counter, calm())
+    world.command(666, timeout_ms=4_000.0)
+    world.wait(lambda: len(world.stops()) == 3)
+    seq = int(world.stops()[0].partition(":")[0])
+    leader = world.cluster.believed_leader(world.channel)
+    assert leader is not None
+    other = next(node for node in world.cluster.node_ids if node != leader[0])
+    world.cluster.nodes[other].kill("mended code comes")
+    world.machines.code = Mended
+    world.cluster.nodes[other].boot()
+    world.wait(lambda: len(world.stops()) == 2)
+    return world, seq
+
+
+def test_a_command_that_some_replica_has_applied_is_not_skipped() -> None:
+    """It may have been acknowledged while that replica led."""
+    world, seq = with_one_mended()
+    scheduler = world.cluster.scheduler
+    scheduler.run_until(scheduler.now_ms + 5_000.0, lambda: False)
+    refused = world.skip(seq)
+    assert isinstance(refused, Failed)
+    assert f"has applied seq {seq}, which may have been acknowledged" in refused.message
+
+
+def test_a_replica_that_applied_what_others_skipped_gets_their_state() -> None:
+    """Its report came too late: it says so where the log says it, and is healed like one with a
+    damaged table."""
+    world, seq = with_one_mended()
+    assert isinstance(world.skip(seq), Done)
+    world.wait(lambda: not world.stops())
+    world.wait(world.cluster.replicas_are_equal)
+    assert world.total(1) == 1
+    assert any("table_damaged" in line and "and skipped by" in line for line in world.lines())
+
+
+def test_a_version_comes_into_force_when_every_replica_has_it() -> None:
+    """The code was replaced on all nodes; what is in force is said by the log."""
+    world = World(Counter, calm())
+    assert world.total(1) == 1
+    world.restart(Mended)
+
+    def in_force() -> int:
+        runner = world.cluster.nodes[world.cluster.node_ids[0]].runner
+        assert runner is not None
+        tables = runner.ports.tables
+        head = read_head(lambda key: tables.state_get(world.channel, key))
+        return 0 if head is None else head.version
+
+    world.total(1)
+    world.wait(lambda: in_force() == 2)
+    world.restart(Counter)
+    world.command(1, timeout_ms=3_000.0)
+    world.wait(lambda: len(world.stops()) == 3)
+    assert "version 2 is in force, and this node has 1" in world.stops()[0]
+
+
+def test_rows_are_refused_by_a_channel_set() -> None:
+    """They would be applied by nobody; the remedy is in the message."""
+    world = World(Counter, calm())
+    payload = encode_rows([(b"k", seal(b"k", b"v"))])
+    refused = world.send(Write(world.channel, RecordKind.ROWS, payload, 1))
+    assert isinstance(refused, SchemaError)
+    assert "a channel set takes commands, not records of kind 1" in str(refused)
+
+
+def test_machines_in_memory_are_those_that_keep_their_commands() -> None:
+    """The worlds above run one of each kind."""
+    assert issubclass(Tally, MemoryMachine)
+    assert not issubclass(Counter, MemoryMachine)
