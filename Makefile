@@ -42,8 +42,8 @@ spark: venv-dev ## the tests with a real Spark
 spark-old: ## the same on the oldest pyspark that is supported, and over Spark Connect (PYSPARK=4.1.4)
 	@.ci/spark-old $(PYSPARK)
 
-simulate: venv-dev ## deterministic simulation (SEEDS=1..200)
-	@$(BIN)/raftstore simulate --seeds $(SEEDS)
+simulate: venv-dev ## deterministic simulation (SEEDS=1..200, ARGS="--only member_changes")
+	@$(BIN)/raftstore simulate --seeds $(SEEDS) $(ARGS)
 
 mutations: venv-dev ## break each rule on purpose: its guards must notice (ARGS="--rule S3.1")
 	@$(BIN)/python -m tests.mutations $(ARGS)

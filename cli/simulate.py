@@ -14,6 +14,7 @@ from raftstore.testing.campaign import CampaignResult, describe, is_weak, run_ca
 from raftstore.testing.options import (
     SimOptions,
     draw_options,
+    is_drawn,
     override,
 )
 from raftstore.testing.simulation import Verdict
@@ -24,6 +25,13 @@ from raftstore.testing.simulation import Verdict
 @click.option("--seeds", help="A range of worlds: A..B.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes [default: one per core].")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change an option.")
+@click.option(
+    "--only",
+    "wanted",
+    multiple=True,
+    metavar="NAME",
+    help="Of the range, only worlds whose option NAME is not the default.",
+)
 @click.option("--trace", is_flag=True, help="Print the end of a failed world's trace.")
 @pass_context
 def simulate(
@@ -33,6 +41,7 @@ def simulate(
     seeds: str | None,
     jobs: int | None,
     changes: tuple[str, ...],
+    wanted: tuple[str, ...],
     trace: bool,
 ) -> int:
     """Run the production core, engine and elector on virtual time under faults.
@@ -48,11 +57,13 @@ def simulate(
     Example:
       raftstore simulate --seeds 1..200
       raftstore simulate --seed 17 --trace
+      raftstore simulate --seeds 51..1000 --only member_changes
       raftstore -o json simulate --seeds 1..20 --set slow_disk=yes
     """
-    chosen = seeds_of(seed, seeds)
     changed = dict(change_of(change) for change in changes)
-    worlds = {number: _options(number, changed) for number in chosen}
+    drawn = {number: _options(number, changed) for number in seeds_of(seed, seeds)}
+    worlds = _only(drawn, wanted)
+    chosen = list(worlds)
     as_json = context.output != "table"
     reported: list[dict[str, Any]] = []
 
@@ -72,7 +83,7 @@ def simulate(
             click.echo(f"  {verdict.void}")
 
     if not as_json:  # before anything runs, so that a hang or a crash can be replayed too
-        click.echo(_announcement(chosen, worlds, changes))
+        click.echo(_announcement(chosen, worlds, changes, wanted))
     workers = jobs or os.cpu_count() or 1
     result = run_campaign(chosen, jobs=workers, changes=changed, on_verdict=tell)
     if as_json:
@@ -91,12 +102,35 @@ def _options(seed: int, changed: dict[str, str]) -> SimOptions:
         raise click.UsageError(str(error)) from None
 
 
+def _only(drawn: dict[int, SimOptions], wanted: tuple[str, ...]) -> dict[int, SimOptions]:
+    """The worlds in which all of these options are other than the default."""
+    try:
+        found = {
+            number: options
+            for number, options in drawn.items()
+            if all(is_drawn(options, name) for name in wanted)
+        }
+    except ValueError as error:
+        raise click.UsageError(f"--only: {error}") from None
+    if not found:
+        raise click.UsageError(
+            f"--only {' --only '.join(wanted)} leaves none of {len(drawn)} worlds; give more "
+            "seeds, or turn it on with --set"
+        )
+    return found
+
+
 def _announcement(
-    chosen: list[int], worlds: dict[int, SimOptions], changes: tuple[str, ...]
+    chosen: list[int],
+    worlds: dict[int, SimOptions],
+    changes: tuple[str, ...],
+    wanted: tuple[str, ...],
 ) -> str:
     if len(chosen) == 1:
         return describe(worlds[chosen[0]])
     changed = f" with {' '.join(changes)}" if changes else ""
+    if wanted:
+        changed += f"; {len(chosen)} worlds, all with {' and '.join(wanted)}"
     return f"seeds {chosen[0]}..{chosen[-1]}, each with the options it draws{changed}"
 
 

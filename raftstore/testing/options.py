@@ -307,16 +307,27 @@ def parse_change(text: str) -> tuple[str, str]:
 
 def override(options: SimOptions, changes: dict[str, str]) -> SimOptions:
     """Apply ``name=value`` changes given as text; unknown names are refused with the known ones."""
-    known = {field.name: field for field in fields(SimOptions)}
     values: dict[str, Any] = {}
     for name, text in changes.items():
-        if name not in known:
-            listed = ", ".join(sorted(known))
-            message = f"unknown simulation option {name!r}; known: {listed}"
-            raise ValueError(message)
+        check_name(name)
         values[name] = _parsed(name, text, type(getattr(options, name)))
     changed = replace(options, **values)
     return replace(_fit_for_members(changed), **values) if changed.member_changes else changed
+
+
+def check_name(name: str) -> None:
+    """ValueError with the known options when there is none of this name."""
+    known = [field.name for field in fields(SimOptions)]
+    if name not in known:
+        message = f"unknown simulation option {name!r}; known: {', '.join(sorted(known))}"
+        raise ValueError(message)
+
+
+def is_drawn(options: SimOptions, name: str) -> bool:
+    """Whether this world's option is another than the default: a switch that is on, a fault that
+    may strike. ValueError as of ``check_name``."""
+    check_name(name)
+    return bool(getattr(options, name) != getattr(SimOptions(seed=options.seed), name))
 
 
 def _parsed(name: str, text: str, kind: type) -> object:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from raftstore.cli.common import Context
 from raftstore.cli.simulate import simulate
 from raftstore.testing import campaign
-from raftstore.testing.options import SimOptions
+from raftstore.testing.options import SimOptions, draw_options
 from raftstore.testing.sim_outcomes import Outcomes
 from raftstore.testing.simulation import Verdict
 
@@ -99,6 +99,20 @@ def test_json_holds_everything_of_every_seed() -> None:
     assert result.exit_code == 7
 
 
+def test_only_worlds_with_an_option_run_when_it_is_asked_for() -> None:
+    """Each keeps its seed, so that it is replayed by that alone; several options hold together."""
+    wanted = [seed for seed in range(51, 121) if draw_options(seed).member_changes]
+    result = invoke("--seeds", "51..120", "--jobs", "1", "--only", "member_changes")
+    ran = [int(line.split()[1][:-1]) for line in result.output.splitlines() if ": ok" in line]
+    assert ran == wanted
+    assert f"{len(wanted)} worlds, all with member_changes" in result.output.splitlines()[0]
+    both = ("--only", "member_changes", "--only", "retention")
+    result = invoke("--seeds", "51..120", "--jobs", "1", *both)
+    fewer = [seed for seed in wanted if draw_options(seed).retention]
+    assert f"{len(fewer)} seeds: 0 failed" in result.output
+    assert 0 < len(fewer) < len(wanted)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -109,6 +123,8 @@ def test_json_holds_everything_of_every_seed() -> None:
         (("--seed", "1", "--set", "nods=5"), "unknown simulation option 'nods'"),
         (("--seed", "1", "--set", "nodes=x"), "nodes='x' is no int"),
         (("--seed", "1", "--jobs", "0"), "--jobs"),
+        (("--seed", "1", "--only", "members"), "--only: unknown simulation option 'members'"),
+        (("--seeds", "1..9", "--only", "member_changes"), "leaves none of 9 worlds; give more"),
     ],
 )
 def test_bad_usage_is_one_sentence_and_exit_code_2(arguments: tuple[str, ...], told: str) -> None:
