@@ -18,12 +18,12 @@ from raftstore.protocol.message import Done, Message
 from raftstore.protocol.replica_orders import ORDER_ID_BYTES, CancelOrder, OrderReplicas
 from raftstore.state_machines.catalog_entries import MEMBERS_FORMAT
 from raftstore.testing.invariants import InvariantError
+from raftstore.testing.settled_members import is_gone, open_orders, runners_of, why_not_settled
 from raftstore.testing.sim_network import LATE_MS_MAX
 from raftstore.testing.sim_operator import ANSWER_MS, SimJoin, SimOperator, is_final
 from raftstore.types import ChannelConfig, ChannelId, NodeId, RecordKind, Role, node_name
 
 if TYPE_CHECKING:
-    from raftstore.engine.channel.runner import ChannelRunner
     from raftstore.state_machines.catalog import Catalog
     from raftstore.testing.sim_cluster import SimCluster
     from raftstore.testing.sim_node import SimNode
@@ -120,17 +120,12 @@ class MemberChanges:
     def _staying(self) -> list[NodeId]:
         return [node for node in self._cluster.node_ids if node not in self._leaving]
 
-    def _runners(self, channel: ChannelId) -> list[ChannelRunner]:
-        """The open replicas of a channel."""
-        live = (node.runner for node in self._cluster.nodes.values() if node.runner is not None)
-        return [runner.channels[channel] for runner in live if channel in runner.channels]
-
     def _named(self) -> dict[NodeId, None]:
         """Nodes that the newest configuration of any replica's log, or any copy of an open order,
         names."""
         found: dict[NodeId, None] = {}
         for channel in self._cluster.expected_channels():
-            for runner in self._runners(channel):
+            for runner in runners_of(self._cluster, channel):
                 core = runner.core
                 for each in core.known_configs():
                     found |= dict.fromkeys(each.config.members)
@@ -177,7 +172,7 @@ class MemberChanges:
 
     def _cancel(self) -> None:
         catalog = self._catalog()
-        targets = [] if catalog is None else _open_targets(catalog)
+        targets = [] if catalog is None else open_orders(catalog)
         if targets:
             channel, change = self._rng.choice(targets)
             self._cancel_one(channel, change)
@@ -202,17 +197,13 @@ class MemberChanges:
         leader = self._operator.metadata_leader()
         if leader is not None and leader.runner is not None:
             catalog = leader.runner.controller.catalog
-            for channel, change in _open_targets(catalog):
+            for channel, change in open_orders(catalog):
                 target = catalog.changes[channel].target
                 assert target is not None
-                gone = [n for n in (*target.voters, *target.learners) if self._is_gone(n)]
+                gone = [n for n in (*target.voters, *target.learners) if is_gone(self._cluster, n)]
                 if gone and not target.cancelled:
                     self._cancel_one(channel, change)
         self._operator.pause(self._end_orders)
-
-    def _is_gone(self, node: NodeId) -> bool:
-        place = self._cluster.nodes.get(node)
-        return place is None or place.refused is not None
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -247,7 +238,7 @@ class MemberChanges:
     def _set_draining(self, node: NodeId, *, drains: bool) -> None:
         def answered(sender: NodeId, answer: Message | None) -> None:
             del sender
-            if self._is_gone(node):
+            if is_gone(self._cluster, node):
                 self._leaving.pop(node, None)
             elif isinstance(answer, Done):
                 self._count("drain" if drains else "undrain", node)
@@ -271,7 +262,7 @@ class MemberChanges:
 
         def answered(sender: NodeId, answer: Message | None) -> None:
             del sender
-            if self._is_gone(node) or isinstance(answer, Done):
+            if is_gone(self._cluster, node) or isinstance(answer, Done):
                 self._leaving.pop(node, None)
                 self._count("remove", node)
             elif self._rng.random() < UNDO_CHANCE / 4 or (self.is_stopped and not self._has_room()):
@@ -286,7 +277,7 @@ class MemberChanges:
         counts = [
             len(runner.core.config().members)
             for channel in self._cluster.table_channels
-            for runner in self._runners(channel)
+            for runner in runners_of(self._cluster, channel)
             if runner.elector.role is Role.LEADER
         ]
         return len(self._staying()) >= max(counts, default=0)
@@ -317,7 +308,7 @@ class MemberChanges:
         if leader.runner.controller.refusal_of_format(MEMBERS_FORMAT) is not None:
             return False
         for channel in self._cluster.expected_channels():
-            for runner in self._runners(channel):
+            for runner in runners_of(self._cluster, channel):
                 core = runner.core
                 target = core.membership().target
                 sets = [group for each in core.known_configs() for group in each.config.voter_sets]
@@ -359,38 +350,7 @@ class MemberChanges:
         leader = self._operator.metadata_leader()
         if leader is None or leader.runner is None:
             return "the catalog has no leader"
-        catalog = leader.runner.controller.catalog
-        names = {entry.node for entry in catalog.nodes.values()}
-        if names != set(self._cluster.node_ids):
-            return f"the catalog has the nodes {sorted(names)}"
-        for channel in self._cluster.expected_channels():
-            found = self._why_channel_is_not_settled(catalog, channel)
-            if found:
-                return found
-        return ""
-
-    def _why_channel_is_not_settled(self, catalog: Catalog, channel: ChannelId) -> str:
-        node = self._cluster.leaders().get(channel)
-        if node is None or node.runner is None:
-            return "a channel has no leader"
-        runner = node.runner.channels[channel]
-        view, name = runner.core.membership(), runner.name
-        entry = catalog.changes.get(channel)
-        hosts = {each.me for each in self._runners(channel)}
-        if entry is not None and entry.target is not None:
-            return f"order {entry.target.change} of {name} is open; it waits for {view.waits_for}"
-        if view.config.is_joint or not view.is_committed:
-            return f"{name} is in a change: {view.config}"
-        if view.config.change and not view.config.ended:
-            return f"order {view.config.change} of {name} ended in the catalog, not in its log"
-        if channel != self._operator.metadata:
-            reported = catalog.entry_of(channel)
-            if reported is None or reported.config != view.config:
-                return f"{name} has {view.config}, the catalog {reported}"
-        if hosts != set(view.config.members):
-            return f"{name} is hosted by {sorted(hosts)} and has {view.config}"
-        gone = [each for each in view.config.members if self._is_gone(each)]
-        return f"{name} still has {gone}" if gone else ""
+        return why_not_settled(self._cluster, leader.runner.controller.catalog)
 
 
 def _check_next(before: ChannelConfig, after: ChannelConfig, seq: int) -> None:
@@ -406,11 +366,3 @@ def _check_next(before: ChannelConfig, after: ChannelConfig, seq: int) -> None:
 
 def _voters(config: ChannelConfig, group: tuple[NodeId, ...]) -> set[tuple[NodeId, int]]:
     return {(node, config.number_of(node)) for node in group}
-
-
-def _open_targets(catalog: Catalog) -> list[tuple[ChannelId, int]]:
-    return [
-        (channel, entry.target.change)
-        for channel, entry in catalog.changes.items()
-        if entry.target is not None
-    ]
