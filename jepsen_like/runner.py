@@ -36,7 +36,7 @@ from jepsen_like.workload.fates import asking_fates
 from jepsen_like.workload.registry import workload_named
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_network import LATE_MS_MAX
-from raftstore.testing.simulation import where
+from raftstore.testing.simulation import SETTLE_MS_MAX, where
 from raftstore.types import Outcome
 
 BIRTH_MS_MAX: Final = 10_000.0
@@ -165,6 +165,7 @@ class SimulatedRun:
         run = Run(
             self.history, self.target.commits(), self.target.replica_hashes(), self.injected,
             self._status, held_ms=LATE_MS_MAX if self.scene.options.late_percent else 0.0,
+            voters=self.target.voters(),
         )  # fmt: skip
         progress = check_progress(run, stop_ms=stop_ms_max(self.scene.options.loss_percent))
         verdicts = [
@@ -249,9 +250,20 @@ class SimulatedRun:
         self.target.heal_everything()
         cluster = self.target.cluster
         self._wait(LEADER_MS_MAX, cluster.every_channel_has_a_leader, "a channel has no leader")
+        self._settle_members()
         self._wait(CONVERGE_MS_MAX, self._is_quiet, "replicas differ")
         self._look_at_status()
         cluster.check_final()
+
+    def _settle_members(self) -> None:
+        """S8: what faults changed of the members is as it was before, and all agree on it."""
+        cluster, target = self.target.cluster, self.target
+        cluster.scheduler.run_until(
+            cluster.scheduler.now_ms + SETTLE_MS_MAX, lambda: not target.why_not_settled()
+        )
+        why = target.why_not_settled()
+        if why:
+            raise InvariantError(f"O6: members do not settle in {SETTLE_MS_MAX:.0f} ms: {why}")
 
     def _look_at_status(self) -> None:
         """Wait until the status of every node is true; note how long that took."""

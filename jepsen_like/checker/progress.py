@@ -184,12 +184,13 @@ class _Judge:
 
     def _windows_of(self, channel: Channel, calls: _Traffic) -> list[_Window]:
         """When some majority of the channel's replicas was whole for longer than the bound."""
+        if channel in self._run.voters:
+            return list(self._windows_of_changed(channel, calls))
         replicas = tuple(sorted(self._run.replica_hashes.get(channel, ())))
         if not replicas:
             return []
         if replicas not in self._windows:
-            begin, end = self._history[0].invoked, max(call[1] for call in calls.asked)
-            end = max([end, *(operation.returned or 0 for operation in self._history)])
+            begin, end = self._times(calls)
             majorities = combinations(replicas, len(replicas) // 2 + 1)
             self._windows[replicas] = [
                 window
@@ -198,6 +199,26 @@ class _Judge:
                 if window[1] - window[0] > self._stop_ns
             ]
         return self._windows[replicas]
+
+    def _times(self, calls: _Traffic) -> tuple[int, int]:
+        """The first call of all, and the last thing that happened to one of these."""
+        ended = max(call[1] for call in calls.asked)
+        returned = (operation.returned or 0 for operation in self._history)
+        return self._history[0].invoked, max([ended, *returned])
+
+    def _windows_of_changed(self, channel: Channel, calls: _Traffic) -> Iterator[_Window]:
+        """The same where members changed: a majority is one of whoever voted at that time."""
+        begin, end = self._times(calls)
+        whole: dict[frozenset[str], list[_Window]] = {}
+        for group, since, until in self._run.voters.deciding(channel, end):
+            if until - since <= self._stop_ns:
+                continue
+            if group not in whole:
+                whole[group] = list(self._whole(group, begin, end))
+            for first, last in whole[group]:
+                window = max(first, since), min(last, until)
+                if window[1] - window[0] > self._stop_ns:
+                    yield window
 
     def _whole(self, majority: frozenset[str], begin: int, end: int) -> Iterator[_Window]:
         """The longest stretches in which nothing touches this majority."""

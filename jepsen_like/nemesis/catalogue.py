@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from jepsen_like.nemesis.fault import Fault, Heal
+from jepsen_like.nemesis.members import MEMBER_FAULTS
 from jepsen_like.target.base import FaultUnavailableError, Target
 from raftstore.config import StorageSettings
 
@@ -384,6 +385,7 @@ _ALL: Final = (
           _client("publish_to_one")),
     Fault("publish-again", "an acknowledged write is sent again under its GUID",
           _client("publish_again"), SHORT),
+    *MEMBER_FAULTS,
 )  # fmt: skip
 
 CATALOGUE: Final[dict[str, Fault]] = {fault.name: fault for fault in _ALL}

@@ -14,6 +14,8 @@ _HITS: Final = frozenset({
 })  # fmt: skip
 _STAYS: Final = frozenset({"damage", "wipe"})
 """A node that lost data may rightly stay away after the fault has ended (S0.1)."""
+_CHANGES: Final = frozenset({"move_replicas", "drain_node"})
+"""They hit no node: the runner watches who votes."""
 _EVERYWHERE: Final = frozenset({"weather", "reset_connections"})
 
 
@@ -38,7 +40,7 @@ class _Witness:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
-        if name == "block" or name in _HITS or name in _EVERYWHERE:
+        if name == "block" or name in _HITS or name in _EVERYWHERE or name in _CHANGES:
             return self._noting(name, found)
         return found
 
@@ -51,6 +53,10 @@ class _Witness:
 
     def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
         entry = self._entry
+        if name in _CHANGES:
+            moved = arguments if name == "drain_node" else (arguments[0], "->", *arguments[1])
+            entry["where"] = " ".join(moved)
+            return
         if name in _EVERYWHERE:
             entry["is_everywhere"] = True
         elif name == "block":

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from jepsen_like.nemesis.catalogue import CATALOGUE
+from jepsen_like.nemesis.members import MEMBER_FAULTS
 from jepsen_like.scene import Scene
 from jepsen_like.schedule import FaultEvent, draw_schedule, with_lone_fault
 from jepsen_like.workload.registry import WORKLOADS
@@ -39,6 +40,11 @@ LATEST_WORKLOADS: Final = ("write_fates", "paged_scan", "bounded_batches", "http
 LATEST_SHARE: Final = 0.2
 LATEST_KINDS: Final = ("clock-hour-back",)
 LATEST_KINDS_SHARE: Final = 0.05
+MEMBER_KINDS: Final = tuple(fault.name for fault in MEMBER_FAULTS)
+MEMBER_SHARE: Final = 0.1
+KILLS: Final = ("kill-leader", "kill-follower", "kill-quorum")
+PARTITIONS: Final = ("isolate-leader", "isolate-follower", "partition-halves", "partition-ring")
+"""Where members change there is always a kill and a partition, too."""
 NEWEST_KINDS: Final = ("disk-nearly-full",)
 NEWEST_KINDS_SHARE: Final = 0.05
 BATCH_WORKLOADS: Final = ("bank_batches",)
@@ -82,12 +88,13 @@ def draw_scene(seed: int) -> Scene:
         until_ms=seconds * 1_000 * PROLONGED,
         pause_ms=max(300.0, seconds * 1_000 / faults),
     )
+    schedule = _with_long_fault(seed, schedule, seconds)
     return Scene(
         seed=seed,
         workload=workload,
         kinds=kinds,
         options=options,
-        schedule=_with_long_fault(seed, schedule, seconds),
+        schedule=_with_members(seed, kinds, schedule, seconds),
         seconds=seconds,
         clients=clients,
         replay=f"raftstore chaos simulate --seed {seed}",
@@ -129,10 +136,37 @@ def _added(seed: int, workload: str, kinds: tuple[str, ...]) -> tuple[str, tuple
     newest = random.Random(f"swarm {seed} newest")
     if newest.random() < NEWEST_KINDS_SHARE:
         kinds = (*kinds, *NEWEST_KINDS)
+    kinds = (*kinds, *(kind for kind in _member_kinds(seed) if kind not in kinds))
     lifetimes = random.Random(f"swarm {seed} lifetimes")
     if lifetimes.random() < LIFETIME_SHARE:
         workload = lifetimes.choice(LIFETIME_WORKLOADS)
     return workload, kinds
+
+
+def _member_kinds(seed: int) -> tuple[str, ...]:
+    """Now and then some that change members, with a kill and a partition."""
+    rng = random.Random(f"swarm {seed} members")
+    if rng.random() >= MEMBER_SHARE:
+        return ()
+    chosen = rng.sample(MEMBER_KINDS, rng.randint(1, 3))
+    return (*chosen, rng.choice(KILLS), rng.choice(PARTITIONS))
+
+
+def _with_members(
+    seed: int, kinds: tuple[str, ...], schedule: tuple[FaultEvent, ...], seconds: float
+) -> tuple[FaultEvent, ...]:
+    """Where members change, a change, a kill and a partition strike in the time that the world has
+    at least."""
+    rng = random.Random(f"swarm {seed} member faults")
+    events = list(schedule)
+    for group in (MEMBER_KINDS, KILLS, PARTITIONS) if set(kinds) & set(MEMBER_KINDS) else ():
+        until_ms = seconds * 1_000 * 0.8
+        if not any(each.kind in group and each.at_ms < until_ms for each in events):
+            kind = rng.choice([kind for kind in kinds if kind in group])
+            at_ms = round(rng.uniform(0.0, until_ms), 2)
+            lasts_ms = round(rng.uniform(*CATALOGUE[kind].lasts_ms), 2)
+            events.append(FaultEvent(at_ms, kind, lasts_ms, rng.randrange(1_000_000_000)))
+    return tuple(sorted(events, key=lambda each: each.at_ms))
 
 
 def changed(
@@ -168,7 +202,7 @@ def _with_long_fault(
 def _kinds(rng: random.Random) -> tuple[str, ...]:
     """Up to ``KINDS_MAX`` kinds, one of which moves leaders; now and then every one."""
     rare = rng.random() < 0.1
-    added = (*LATER_KINDS, *LATEST_KINDS, *NEWEST_KINDS)
+    added = (*LATER_KINDS, *LATEST_KINDS, *NEWEST_KINDS, *MEMBER_KINDS)
     drawn = [kind for kind in CATALOGUE if kind not in added]
     known = [kind for kind in drawn if rare or kind not in LOSES_A_NODE]
     if rng.random() < 0.15:

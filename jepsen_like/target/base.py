@@ -6,7 +6,7 @@ as not run, never as passed. Methods return once the fault is in force.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 
 class FaultUnavailableError(Exception):
@@ -161,6 +161,44 @@ class Target:
     def step_down(self, channel: str) -> None:
         """Ask the channel's leader to hand over."""
         raise self._cannot("step_down")
+
+    def replicas(self) -> dict[str, tuple[str, ...]]:
+        """Partition -> nodes that vote in it, of those whose replicas nobody is changing."""
+        raise self._cannot("changes of replicas")
+
+    def staying(self) -> tuple[str, ...]:
+        """Nodes that may be given replicas: members, and not on their way out."""
+        raise self._cannot("changes of replicas")
+
+    def move_replicas(self, channel: str, voters: Sequence[str]) -> None:
+        """Order that these nodes vote in the partition, and no other, until `restore_replicas`."""
+        raise self._cannot("move_replicas")
+
+    def restore_replicas(self, channel: str) -> None:
+        """Order as many replicas as before, on the same nodes if they are still there.
+
+        FaultUnavailableError, after that, when what `move_replicas` ordered was never accepted.
+        """
+        raise self._cannot("restore_replicas")
+
+    def join_node(self) -> str:
+        """Let a new node join; its name. It belongs to ``nodes`` as soon as it has joined."""
+        raise self._cannot("join_node")
+
+    def remove_node(self, node: str) -> None:
+        """Drain the node and have it leave for good; it gives away first what it hosts.
+
+        FaultUnavailableError, after that, when it has not even joined.
+        """
+        raise self._cannot("remove_node")
+
+    def drain_node(self, node: str) -> None:
+        """Order that the node gives its replicas to others."""
+        raise self._cannot("drain_node")
+
+    def keep_node(self, node: str) -> None:
+        """Take a drain back; FaultUnavailableError, after that, when it was never accepted."""
+        raise self._cannot("keep_node")
 
     def _cannot(self, fault: str) -> FaultUnavailableError:
         return FaultUnavailableError(f"target {self.name} cannot inject {fault}")

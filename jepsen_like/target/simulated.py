@@ -6,9 +6,11 @@ import errno
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from jepsen_like.checker.voters import VoterSets
 from jepsen_like.target.base import FaultUnavailableError, Target
 from jepsen_like.target.batch_rows import BatchRows
 from jepsen_like.target.sim_client import SimClient
+from jepsen_like.target.sim_members import SimMembers
 from jepsen_like.target.sim_parts import CODEC
 from jepsen_like.target.timed_rows import span_of, without_ttl
 from jepsen_like.workload.base import Committed
@@ -64,6 +66,8 @@ class SimulatedTarget(Target):
         self._damaged: str | None = None
         self._down: dict[str, None] = {}
         """Nodes that stay down until somebody starts them."""
+        self._members: SimMembers | None = None
+        """From the first fault on that changes members."""
 
     # --- the world --------------------------------------------------------------------------------
 
@@ -91,6 +95,16 @@ class SimulatedTarget(Target):
             node.shift_clock(jump_ms=0.0, rate=1.0)
         self.start(self.nodes)
         self.cluster.reconnect_all()
+        if self._members is not None:
+            self._members.heal()
+
+    def why_not_settled(self) -> str:
+        """The changes of members that are not over; empty: there are none."""
+        return "" if self._members is None else self._members.why_not_settled()
+
+    def voters(self) -> VoterSets:
+        """Who voted in each partition, since when; empty as long as no fault changed members."""
+        return VoterSets() if self._members is None else self._members.voters
 
     def commits(self) -> dict[tuple[str, int], list[Committed]]:
         """The committed log of every partition, as the oracle saw it grow."""
@@ -176,15 +190,15 @@ class SimulatedTarget(Target):
             may_start = node.refused is None and not node.store.files.is_broken
             if not node.is_up and name not in self._down and may_start:
                 node.boot()
+            if name in self.nodes and self._has_left(node):
+                self.nodes = tuple(each for each in self.nodes if each != name)
         self.cluster.scheduler.after(RESTART_MS, self._supervise)
 
     # --- processes --------------------------------------------------------------------------------
 
     def leaders(self) -> dict[str, str]:
-        names = {channel_id(self.cluster.cluster_id, 0): "metadata"}
-        for table, channels in self.tables.items():
-            for partition, channel in enumerate(channels):
-                names[channel] = f"{table}/{partition}"
+        names = {channel: name for name, channel in self._partitions().items()}
+        names[channel_id(self.cluster.cluster_id, 0)] = "metadata"
         return {
             names[ChannelId(channel)]: node.name
             for channel, node in self.cluster.leaders().items()
@@ -321,6 +335,7 @@ class SimulatedTarget(Target):
         victim = self._node(node)
         if file == "mark":
             self._refuse_twice(node)
+            self._refuse_while_changing()
             self._claim_damage(node)
             self._down[node] = None
             victim.store.must_refuse = f"there is {kind} in its mark"
@@ -398,7 +413,61 @@ class SimulatedTarget(Target):
         if leader is not None:
             self._node(leader).hand_over_all()
 
+    # --- members ----------------------------------------------------------------------------------
+
+    def replicas(self) -> dict[str, tuple[str, ...]]:
+        return self._operator().replicas()
+
+    def staying(self) -> tuple[str, ...]:
+        return self._operator().staying()
+
+    def move_replicas(self, channel: str, voters: Sequence[str]) -> None:
+        self.cluster.trace("move_replicas", channel=channel, to=",".join(voters))
+        self._operator().move(channel, voters)
+
+    def restore_replicas(self, channel: str) -> None:
+        self._operator().restore(channel)
+
+    def join_node(self) -> str:
+        return self._operator().join()
+
+    def remove_node(self, node: str) -> None:
+        self._operator().remove(node)
+
+    def drain_node(self, node: str) -> None:
+        self._operator().drain(node)
+
+    def keep_node(self, node: str) -> None:
+        self._operator().keep(node)
+
     # --- inside -----------------------------------------------------------------------------------
+
+    def _operator(self) -> SimMembers:
+        if self._members is None:
+            self._members = SimMembers(self.cluster, self._partitions, self._adopt)
+        return self._members
+
+    def _adopt(self, node: SimNode) -> None:
+        """A node that has joined is one of the nodes that faults choose from."""
+        self._by_name[node.name] = node
+        self.nodes = (*self.nodes, node.name)
+        node.boot()
+
+    def _has_left(self, node: SimNode) -> bool:
+        return node.node not in self.cluster.node_ids
+
+    def _partitions(self) -> dict[str, ChannelId]:
+        return {
+            f"{table}/{partition}": channel
+            for table, channels in self.tables.items()
+            for partition, channel in enumerate(channels)
+        }
+
+    def _refuse_while_changing(self) -> None:
+        """A copy that a change counts on is not lost for good: a majority may go with it."""
+        why = self.why_not_settled()
+        if why:
+            raise FaultUnavailableError(f"no store is lost while members change: {why}")
 
     def _claim_damage(self, node: str) -> None:
         """With two damaged stores an acknowledged record may be gone, and rightly so (S0.3)."""
@@ -412,6 +481,7 @@ class SimulatedTarget(Target):
     def _lose(self, node: str, why: str) -> None:
         """The node never starts again: it needs a new id and a change of the members (S0.1)."""
         self._refuse_twice(node)
+        self._refuse_while_changing()
         self._claim_damage(node)
         victim = self._node(node)
         self._down[node] = None

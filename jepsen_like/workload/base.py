@@ -17,6 +17,7 @@ from jepsen_like.calls import Action, Answer, Call
 from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch
 from jepsen_like.checker.verdict import Verdict
+from jepsen_like.checker.voters import VoterSets
 from jepsen_like.history import Operation
 from jepsen_like.target.processes.deaths import NodeWatch
 
@@ -71,6 +72,8 @@ class Run:
     """So long the network may hold back a message, faults apart that are known to do so."""
     nodes: NodeWatch | None = None
     """What became of the nodes' processes; None: they are not ours, or simulated."""
+    voters: VoterSets = field(default_factory=VoterSets)
+    """Who voted when, of partitions whose replicas moved; the others' are in ``replica_hashes``."""
 
 
 class UniqueValues:

@@ -423,6 +423,11 @@ class Replica(MemberViews, ChainViews):
 
     # --- views for the engine ---------------------------------------------------------------------
 
+    @property
+    def last_timestamp_ms(self) -> int:
+        """What the newest record states; none behind it states less, whatever clocks show (S10)."""
+        return self._state.tail.last_timestamp_ms
+
     def history(self) -> History:
         """ACCEPTED history, durable or not: what elections compare (S1.2)."""
         # S1.2: everything accepted may still be acknowledged, so all of it counts in a vote.

@@ -105,7 +105,7 @@ class NodeCommands:
     # --- tickets ----------------------------------------------------------------------------------
 
     def _make_ticket(self, client: int, request: MakeTicket, now_ms: int) -> None:
-        catalog, wall_ms = self._view.catalog, self._wall_ms()
+        catalog, time_ms = self._view.catalog, self._time_ms()
         if not 0 < request.lifetime_ms <= TICKET_LIFETIME_MS_MAX:
             text = (
                 f"a ticket for {request.lifetime_ms} ms cannot be made; allowed are 1 ms to "
@@ -124,7 +124,7 @@ class NodeCommands:
                 self._fail(client, request.request_id, problem)
                 return
         unused = {name: entry for name, entry in catalog.tickets.items() if not entry.used_by}
-        expired = tuple(name for name, entry in unused.items() if entry.expires_ms <= wall_ms)
+        expired = tuple(name for name, entry in unused.items() if entry.expires_ms <= time_ms)
         if len(unused) - len(expired) >= TICKETS_OPEN_MAX and request.ticket not in unused:
             text = (
                 f"{TICKETS_OPEN_MAX} tickets are open, which is the limit; they expire by "
@@ -132,7 +132,7 @@ class NodeCommands:
             )
             self._fail(client, request.request_id, Refusal(OverloadedError, text))
             return
-        expires_ms: TimestampMs = max(0, wall_ms + request.lifetime_ms)
+        expires_ms: TimestampMs = max(0, time_ms + request.lifetime_ms)
         entry = TicketEntry(request.stored_key, expires_ms, replaced)
         command = add_ticket_command(request.ticket, entry, expired)
         taken = Refusal(SchemaError, "another ticket has this name; make a new token")
@@ -239,7 +239,7 @@ class NodeCommands:
         if request.level < MEMBERS_LEVEL:
             text = f"{node} is at level {request.level}, {MEMBERS_LEVEL} is needed to join"
             return Refusal(StoreTooOldError, f"{text}; upgrade it")
-        return _why_not_by_ticket(catalog, ticket, node, self._wall_ms())
+        return _why_not_by_ticket(catalog, ticket, node, self._time_ms())
 
     # --- leaving ----------------------------------------------------------------------------------
 
@@ -293,6 +293,11 @@ class NodeCommands:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _time_ms(self) -> int:
+        """The least that the next record states (S10), by which the catalog judges tickets: another
+        leader's clock may have been ahead of this one's."""
+        return max(self._wall_ms(), self._view.metadata.core.last_timestamp_ms + 1)
+
     def _node_named(self, name: str) -> NodeId | Refusal:
         """The registered node of this name or id."""
         nodes = self._view.catalog.nodes
@@ -338,7 +343,7 @@ class NodeCommands:
 
 
 def _why_not_by_ticket(
-    catalog: Catalog, ticket: TicketEntry, node: NodeId, wall_ms: int
+    catalog: Catalog, ticket: TicketEntry, node: NodeId, time_ms: int
 ) -> Refusal | None:
     """The reason for which the catalog's own rule would refuse the node, in words."""
     name = node_name(node)
@@ -351,7 +356,7 @@ def _why_not_by_ticket(
             f"the token was used by {ticket.used_by}, and admits one node; make a new one with "
             "`raftstore cluster token`"
         )
-    elif ticket.expires_ms <= wall_ms:
+    elif ticket.expires_ms <= time_ms:
         text = "the token has expired; make a new one with `raftstore cluster token`"
     else:
         taken = catalog.nodes.get(name)

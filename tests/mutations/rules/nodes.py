@@ -39,6 +39,19 @@ NODE_RULES: tuple[Mutation, ...] = (
         directed("tests/unit/protocol/test_tickets.py::test_stored_key_is_not_enough_to_join"),
     ),
     mutation(
+        "M28-time",
+        "A token's time is judged by the leader's clock, not by what its log has stated before.",
+        Edit(
+            "NodeCommands._time_ms",
+            "max(self._wall_ms(), self._view.metadata.core.last_timestamp_ms + 1)",
+            "self._wall_ms()",
+        ),
+        directed(
+            COMMANDS + "ticket_lives_its_time_though_a_leader_before_had_a_clock_that_was_ahead",
+            COMMANDS + "ticket_that_is_expired_by_the_log_alone_is_told_as_expired",
+        ),
+    ),
+    mutation(
         "M29-up",
         "A node that is up is replaced without a question.",
         Edit("NodeCommands._why_not_replace", "self._is_up(node)", "False"),

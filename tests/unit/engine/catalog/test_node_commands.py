@@ -55,6 +55,7 @@ class NodeBench(Bench):
         self.voters: tuple[NodeId, ...] = ()
         self.older: NodeId | None = None
         self.core.config = lambda: SimpleNamespace(voters=self.voters)
+        self.core.last_timestamp_ms = 0
         self.elector = SimpleNamespace(role=Role.LEADER, leader=N1)
         self.seq = 0
         self.told: list[tuple[str, dict[str, object]]] = []
@@ -74,7 +75,8 @@ class NodeBench(Bench):
         """Commit and apply a command; whether it was a conflict."""
         self.seq += 1
         kind = RecordKind.COMMAND
-        record = Record(Term(1), Seq(self.seq), 1, NO_GUID, self.wall, bytes(16), kind, payload)
+        time_ms = self.core.last_timestamp_ms = max(self.wall, self.core.last_timestamp_ms + 1)
+        record = Record(Term(1), Seq(self.seq), 1, NO_GUID, time_ms, bytes(16), kind, payload)
         result = CatalogMachine().apply(record, self.rows.get)
         for key, sealed in tuple(result.writes):
             if sealed is None:
@@ -214,7 +216,7 @@ def _used(bench: NodeBench) -> Join:
 
 
 def _expired(bench: NodeBench) -> Join:
-    bench.wall += HOUR_MS
+    bench.wall += 2 * HOUR_MS
     return bench.joining()
 
 
@@ -239,6 +241,25 @@ def test_refused_node_is_told_the_remedy(
     failed = bench.ask(join(bench))
     assert failed.code == "join_refused"
     assert why in failed.message
+
+
+def test_ticket_lives_its_time_though_a_leader_before_had_a_clock_that_was_ahead(
+    bench: NodeBench,
+) -> None:
+    """S10: the catalog judges by the time of its records, which never goes back: by the right clock
+    alone such a ticket would have been refused for hours, as something to retry."""
+    bench.core.last_timestamp_ms = bench.wall + 2 * HOUR_MS
+    assert isinstance(bench.ticket(), Done)
+    assert isinstance(bench.ask(bench.joining()), JoinAccepted)
+
+
+def test_ticket_that_is_expired_by_the_log_alone_is_told_as_expired(bench: NodeBench) -> None:
+    """Not as something that changed meanwhile."""
+    bench.ticket()
+    bench.core.last_timestamp_ms = bench.wall + 2 * HOUR_MS
+    failed = bench.ask(bench.joining())
+    assert failed.code == "join_refused"
+    assert "has expired" in failed.message
 
 
 def test_node_is_refused_while_some_node_is_too_old(bench: NodeBench) -> None:
@@ -284,7 +305,7 @@ def test_open_tickets_are_bounded_and_expired_ones_make_room(bench: NodeBench) -
         assert isinstance(bench.ticket(bytes([number]) * 16), Done)
     assert bench.ticket(b"z" * 16).code == "overloaded"
     assert isinstance(bench.ticket(bytes(16)), Done), "the same again"
-    bench.wall += HOUR_MS
+    bench.wall += 2 * HOUR_MS
     assert isinstance(bench.ticket(b"z" * 16), Done)
     assert set(bench.catalog.tickets) == {b"z" * 16}
 
