@@ -22,7 +22,7 @@ def _partition(target: Target, rng: random.Random) -> tuple[str, tuple[str, ...]
     """A partition that nobody is changing, and its voters."""
     replicas = target.replicas()
     if not replicas:
-        raise FaultUnavailableError("the replicas of every partition are being changed already")
+        raise FaultUnavailableError("every partition is being changed already, or nobody leads it")
     channel = rng.choice(sorted(replicas))
     return channel, replicas[channel]
 

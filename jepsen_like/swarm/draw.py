@@ -16,7 +16,7 @@ from jepsen_like.scene import Scene
 from jepsen_like.schedule import FaultEvent, draw_schedule, with_lone_fault
 from jepsen_like.workload.registry import WORKLOADS
 from raftstore.config import HeartbeatSettings, NodeSettings
-from raftstore.testing.options import SimOptions, draw_surroundings, override
+from raftstore.testing.options import MEMBERS_FROM, SimOptions, draw_surroundings, override
 
 OPERATIONS_MIN: Final = 500
 ANSWERED_MIN: Final = 200
@@ -146,7 +146,7 @@ def _added(seed: int, workload: str, kinds: tuple[str, ...]) -> tuple[str, tuple
 def _member_kinds(seed: int) -> tuple[str, ...]:
     """Now and then some that change members, with a kill and a partition."""
     rng = random.Random(f"swarm {seed} members")
-    if rng.random() >= MEMBER_SHARE:
+    if seed < MEMBERS_FROM or rng.random() >= MEMBER_SHARE:
         return ()
     chosen = rng.sample(MEMBER_KINDS, rng.randint(1, 3))
     return (*chosen, rng.choice(KILLS), rng.choice(PARTITIONS))

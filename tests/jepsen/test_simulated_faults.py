@@ -429,7 +429,7 @@ def message_count(world: World, kind: str) -> int:
 def test_every_fault_has_its_effect_shown_here() -> None:
     """A fault in the catalogue without a test of its effect would be a name only."""
     here = Path(__file__).parent
-    names = ("test_simulated_faults.py", "test_simulated_links.py")
+    names = ("test_simulated_faults.py", "test_simulated_links.py", "test_simulated_members.py")
     text = "".join((here / name).read_text(encoding="utf-8") for name in names)
     missing = [kind for kind in CATALOGUE if f'"{kind}"' not in text]
     assert missing == []
