@@ -49,6 +49,11 @@ class Files:
                 last = json.loads(path.read_text().splitlines()[-1])["logOffset"]
                 self._last[int(path.name)] = last
 
+    @property
+    def batches(self) -> int:
+        """Batches that were begun so far."""
+        return len(self._last)
+
     def by_batch(self) -> dict[int, range]:
         """Return the files of every batch; AssertionError unless all batches were seen."""
         assert sorted(self._last) == list(range(len(self._last))), "batches went by unseen"

@@ -18,7 +18,9 @@ from tests.spark.chaos_table import TABLE, Files, Reader, Truth, write_inputs
 FILES = 5_000
 """More than are written in any time."""
 DRIVER_S = (40.0, 120.0)
-"""How long a driver lives."""
+"""How long a driver lives, once it has begun with a batch."""
+START_S = 300.0
+"""And how long it may take until then, on a machine that has other work."""
 FAILED_MAX = 50
 BATCHES_MIN = 5
 
@@ -34,11 +36,13 @@ def stream(run: Run) -> None:
     reader.start()
     failed = 0
     job.start()
-    end = time.monotonic() + rng.uniform(*DRIVER_S)
+    end, begun = time.monotonic() + START_S, files.batches
     try:
         while not run.is_over:
             time.sleep(0.2)
             files.look()
+            if begun is not None and files.batches > begun:
+                end, begun = time.monotonic() + rng.uniform(*DRIVER_S), None
             assert reader.failure is None, reader.failure
             ended = job.ended() is not None
             if ended or time.monotonic() > end:
@@ -46,7 +50,7 @@ def stream(run: Run) -> None:
                 assert failed <= FAILED_MAX, "the driver does not come back; see its logs"
                 job.kill()
                 job = _next(job, directory, run, rng)
-                end = time.monotonic() + rng.uniform(*DRIVER_S)
+                end, begun = time.monotonic() + START_S, files.batches
     finally:
         job.kill()
         reader.stop()

@@ -51,6 +51,8 @@ QUIET_MIN: Final = 0.2
 QUIET_MAX: Final = 0.8
 """Pauses between two faults, in parts of the plan's: the faults last, too."""
 CONVERGE_S: Final = 60.0
+OWN_CONVERGE_S: Final = 180.0
+"""Of a cluster that its owner goes on striking."""
 PROGRESS_S: Final = 5.0
 POLL_S: Final = 0.2
 STATUS_EVERY_S: Final = 1.0
@@ -362,15 +364,20 @@ class _Run:
         return {node.name: node.status for node in nodes}
 
     async def _converged(self, admin: AsyncClient) -> Mapping[tuple[str, int], Mapping[str, str]]:
-        """Wait until all replicas hold the same; return their hashes."""
-        end = time.monotonic() + CONVERGE_S
+        """Wait until all replicas hold the same; return their hashes.
+
+        The last look decides: one before it may have been at replicas that were still copied, or
+        that have gone since.
+        """
+        seconds = CONVERGE_S if isinstance(self._target, ProcessTarget) else OWN_CONVERGE_S
+        end = time.monotonic() + seconds
         last = "nobody answered"
         hashes: dict[tuple[str, int], dict[str, str]] = {}
         while time.monotonic() < end:
             try:
                 hashes = await self._hashes(admin)
             except (RaftstoreError, OSError, TimeoutError) as error:
-                last = str(error)
+                last, hashes = str(error), {}
             else:
                 if all(len(set(of.values())) == 1 for of in hashes.values()):
                     return hashes
@@ -379,7 +386,7 @@ class _Run:
         if hashes:
             return hashes  # the checker of replicas says that they differ
         raise RunFailedError(
-            f"the cluster in {self._target.directory} was not whole {CONVERGE_S:.0f} s after "
+            f"the cluster in {self._target.directory} was not whole {seconds:.0f} s after "
             f"healing: {last}; see the logs there"
         )
 

@@ -136,7 +136,9 @@ class Joining:
             )
         except TransportError as error:
             self._why = str(error)
-            if getattr(error, "code", None) == GoodbyeCode.WRONG_CLUSTER:
+            is_foreign = getattr(error, "code", None) == GoodbyeCode.WRONG_CLUSTER
+            # Behind a learned address may be a node that joins itself, where another one was.
+            if is_foreign and address in self._token.seeds:
                 raise ConfigError(
                     f"the node at {address} is not of cluster {self._token.cluster_id.hex()}, "
                     f"which the token is for ({error}); use a token of that cluster"
@@ -190,7 +192,10 @@ class Joining:
         """Where the other nodes are, and who leads."""
         info = await conversation.ask(connection, ClusterInfo)
         if isinstance(info, ClusterInfoAnswer):
-            addresses = {node.node: node.endpoint for node in info.nodes}
+            # Not its own: it may have been entered already, in a life that ended before it knew.
+            addresses = {
+                node.node: node.endpoint for node in info.nodes if node.node != self._store.node
+            }
             self._known |= dict.fromkeys(addresses.values())
             leader = info.metadata_channel.leader
             self._leader_at = "" if leader is None else addresses.get(leader, "")

@@ -52,6 +52,14 @@ NODE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "M28-stranger",
+        "A node that joins gives up when a learned address is another's now, or its own.",
+        Edit("Joining._ask", "is_foreign and address in self._token.seeds", "is_foreign"),
+        directed(
+            "tests/unit/node/test_joining.py::test_stranger_behind_a_learned_address_is_passed_over"
+        ),
+    ),
+    mutation(
         "M29-up",
         "A node that is up is replaced without a question.",
         Edit("NodeCommands._why_not_replace", "self._is_up(node)", "False"),

@@ -49,15 +49,20 @@ class Cluster:
     def __init__(self, **join: Callable[[Join], Answer]) -> None:
         self.join = {f"{name}:1": answer for name, answer in join.items()}
         self.leader: NodeId | None = N1
+        self.dialled: list[str] = []
         self.asked: list[tuple[str, str]] = []
-        self.is_foreign = False
+        self.foreign: tuple[str, ...] = ()
+        """Addresses of nodes that are not of the cluster."""
+        self.others: tuple[tuple[NodeId, str], ...] = ()
+        """Nodes that the cluster lists beside the founders."""
 
     async def connect(self, address: str, *, on_message: Any, on_lost: Any, **how: Any) -> Any:
         """As ClientConnection does it."""
         assert how["hello"].cluster_id == CLUSTER
+        self.dialled.append(address)
         if address not in self.join:
             raise ConnectionLostError(f"cannot connect to {address}")
-        if self.is_foreign:
+        if address in self.foreign:
             raise ConnectionLostError("you belong to another", code="wrong_cluster")
         return Connection(self, address, on_message, on_lost)
 
@@ -87,7 +92,8 @@ class Connection:
             loop.call_soon(self.on_message, answer)
 
     def _info(self, request_id: int) -> Message:
-        nodes = tuple(NodeInfo(node, at, True) for node, at in (*FOUNDERS, (N1, "n1:1")))
+        listed = (*FOUNDERS, (N1, "n1:1"), *self.cluster.others)
+        nodes = tuple(NodeInfo(node, at, True) for node, at in listed)
         metadata = ChannelInfo(channel_id(CLUSTER, 0), (N1, N2), self.cluster.leader, Term(1))
         return ClusterInfoAnswer(request_id, CLUSTER, 1, 0, N1, nodes, (), metadata)
 
@@ -198,9 +204,31 @@ def test_refusal_that_stays_ends_the_node(
 def test_token_of_another_cluster_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address may have been given to another cluster since."""
     cluster = Cluster(n1=accepts)
-    cluster.is_foreign = True
+    cluster.foreign = SEEDS
     with pytest.raises(ConfigError, match="is not of cluster"):
         join(monkeypatch, cluster)
+
+
+def test_node_that_was_entered_before_it_died_does_not_ask_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cluster lists it already; it belongs to none yet, and would take that for a refusal."""
+    passing = refuses("unavailable")
+    cluster = Cluster(n1=in_turn(passing, passing, accepts), n4=passing)
+    cluster.others = ((N4, "n4:1"),)
+    cluster.foreign = ("n4:1",)
+    assert join(monkeypatch, cluster).joined
+    assert "n4:1" not in cluster.dialled
+
+
+def test_stranger_behind_a_learned_address_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that joins, too, may have the address that another one had; the token names it not."""
+    passing = refuses("unavailable")
+    cluster = Cluster(n1=in_turn(passing, passing, accepts), n5=passing)
+    cluster.others = ((node_id("n5", b"5" * 16), "n5:1"),)
+    cluster.foreign = ("n5:1",)
+    assert join(monkeypatch, cluster).joined
+    assert "n5:1" in cluster.dialled
 
 
 def test_node_that_takes_part_in_a_founding_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
