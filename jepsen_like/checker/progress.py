@@ -207,7 +207,7 @@ class _Judge:
         return self._history[0].invoked, max([ended, *returned])
 
     def _windows_of_changed(self, channel: Channel, calls: _Traffic) -> Iterator[_Window]:
-        """The same where members changed: a majority is one of whoever voted at that time."""
+        """The same where members changed: a majority is one of the voters of that time."""
         begin, end = self._times(calls)
         whole: dict[frozenset[str], list[_Window]] = {}
         for group, since, until in self._run.voters.deciding(channel, end):

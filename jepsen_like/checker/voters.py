@@ -1,4 +1,4 @@
-"""Who votes in each partition over the time of a run, for checkers that ask whether a majority was
+"""The voters of each partition over the time of a run, for checkers that ask whether a majority was
 whole."""
 
 from __future__ import annotations

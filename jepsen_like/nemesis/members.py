@@ -1,6 +1,6 @@
 """Faults that change members: replicas move, nodes come and go, and everything is as before again.
 
-They hit no node: whoever votes meanwhile is looked at, and a majority of that has to go on.
+They hit no node: those who vote meanwhile are looked at, and a majority of them has to go on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _replace_replica(target: Target, rng: random.Random) -> Heal:
 def _with_another(
     target: Target, rng: random.Random, channel: str, voters: Collection[str], kept: Sequence[str]
 ) -> Heal:
-    """Those that are kept and one more: a node without a replica, or one that joins for it."""
+    """Have one more vote than are kept: a node without a replica, or one that joins for it."""
     spare = [node for node in target.staying() if node not in voters]
     guest = None if spare else target.join_node()
     target.move_replicas(channel, (*kept, guest or rng.choice(spare)))
@@ -72,7 +72,7 @@ def _join(target: Target, rng: random.Random) -> Heal:
 
 
 def _drain(target: Target, rng: random.Random) -> Heal:
-    """Of a node whose replicas have somewhere to go."""
+    """Drain a node whose replicas have somewhere to go."""
     staying = target.staying()
     most = max((len(voters) for voters in target.replicas().values()), default=LEAST)
     node = rng.choice(staying)

@@ -67,7 +67,7 @@ class _Move:
 
 @dataclass(slots=True)
 class MemberGoals:
-    """What is wanted and not so yet."""
+    """Changes that are wanted and not so yet."""
 
     nodes_given: int
     """Names n1, n2, … that were given away; none is given twice."""
@@ -126,7 +126,7 @@ class MemberGoals:
         return name
 
     def joined(self, name: str) -> None:
-        """It has."""
+        """This node has joined."""
         self.joins.pop(name, None)
 
     def remove(self, node: str) -> bool:
@@ -142,13 +142,13 @@ class MemberGoals:
         self.drains[node] = True
 
     def keep(self, node: str) -> bool:
-        """It is to stay after all; whether the drain was ever accepted."""
+        """A node is to stay after all; whether the drain was ever accepted."""
         self.drains[node] = False
         return node in self.drained
 
     @property
     def why_open(self) -> str:
-        """What is wanted and not so; empty: nothing."""
+        """Changes that are wanted and not so; empty: none."""
         wanted = dict.fromkeys((*self.moves, *self.joins, *self.drains, *self.leaving))
         return f"{', '.join(wanted)} are being changed" if wanted else ""
 

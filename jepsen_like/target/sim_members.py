@@ -101,7 +101,7 @@ class SimMembers:
     # --- what is so -------------------------------------------------------------------------------
 
     def why_not_settled(self) -> str:
-        """What is still wanted, and not so; empty: nothing."""
+        """Changes that are wanted and not so; empty: none."""
         if self._goals.why_open:
             return self._goals.why_open
         catalog = self._catalog()

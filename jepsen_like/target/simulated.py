@@ -103,7 +103,7 @@ class SimulatedTarget(Target):
         return "" if self._members is None else self._members.why_not_settled()
 
     def voters(self) -> VoterSets:
-        """Who voted in each partition, since when; empty as long as no fault changed members."""
+        """The voters of each partition, since when; empty as long as no fault changed members."""
         return VoterSets() if self._members is None else self._members.voters
 
     def commits(self) -> dict[tuple[str, int], list[Committed]]:

@@ -425,7 +425,7 @@ class Replica(MemberViews, ChainViews):
 
     @property
     def last_timestamp_ms(self) -> int:
-        """What the newest record states; none behind it states less, whatever clocks show (S10)."""
+        """The time that the newest record states; none behind it states less (S10)."""
         return self._state.tail.last_timestamp_ms
 
     def history(self) -> History:

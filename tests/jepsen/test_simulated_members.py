@@ -19,7 +19,7 @@ FOUNDERS = ("n1", "n2", "n3")
 
 
 def voters(world: World) -> tuple[str, ...]:
-    """Who votes in the table's only partition, by its leader's log."""
+    """The voters of the table's only partition, by its leader's log."""
     found = world.target.replicas().get("t/0")
     return () if found is None else found
 
@@ -82,7 +82,7 @@ def test_replica_moves_to_a_node_that_joins_for_it_and_back() -> None:
 
 
 def test_replica_moves_to_a_node_that_has_none_where_there_is_one() -> None:
-    """Nobody joins for it."""
+    """No node joins for it."""
     world = World()
     guest = world.target.join_node()
     world.wait(5_000.0, lambda: guest in world.target.nodes)

@@ -1,4 +1,4 @@
-"""Who votes over the time of a run, and what that makes of a stop: majorities of then, not of the
+"""The voters over the time of a run, and what that makes of a stop: majorities of then, not of the
 end."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HASHES = {T0: {"n1": "h", "n2": "h", "n3": "h"}}
 
 
 def looked(*looks: tuple[int, tuple[frozenset[str], ...]]) -> VoterSets:
-    """What looks at these seconds saw."""
+    """Looks at these seconds, and what they saw."""
     voters = VoterSets()
     for at, groups in looks:
         voters.note(T0, at * SECOND, groups)
@@ -51,7 +51,7 @@ def test_while_two_sets_may_decide_a_majority_of_each_is_needed() -> None:
 
 
 def test_look_that_no_replica_answered_says_nothing() -> None:
-    """Nobody votes in no partition."""
+    """No partition is without voters."""
     voters = looked((1, (TRIO,)), (2, ()), (3, (TRIO,)))
     assert T0 in voters
     assert deciding(voters, "n2", "n3") == [(0, 40)]
@@ -88,7 +88,7 @@ def down(node: str, started: int, ended: int) -> dict[str, Any]:
         (((5, (TRIO,)), (9, (TRIO, PAIR)), (12, (TRIO,))), "n2", True),
     ],
 )
-def test_stop_is_blamed_on_majorities_of_whoever_voted_then(
+def test_stop_is_blamed_on_majorities_of_those_who_voted_then(
     looks: tuple[tuple[int, tuple[frozenset[str], ...]], ...], node: str, is_blamed: bool
 ) -> None:
     """Of two voters both are needed, though three have replicas in the end; a change that is over
@@ -98,7 +98,7 @@ def test_stop_is_blamed_on_majorities_of_whoever_voted_then(
 
 
 def test_partition_whose_members_stay_is_judged_by_its_replicas() -> None:
-    """What is known of one partition says nothing of another."""
+    """Voters of one partition say nothing of another's."""
     voters = VoterSets()
     voters.note(("t", 1), 0, (PAIR,))
     run = Run(calls(range(12, 22)), {}, HASHES, [down("n2", 11, 23)], voters=voters)
