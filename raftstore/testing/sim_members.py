@@ -163,7 +163,7 @@ class MemberChanges:
         if self._roles is None:
             return ()
         present: dict[NodeId, bool] = {}
-        for runner in self._runners(channel):
+        for runner in runners_of(self._cluster, channel):
             config = runner.core.config()
             present |= {node: config.is_witness(node) for node in config.members}
         stay = [node for node in voters if present.get(node)]
