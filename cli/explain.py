@@ -11,6 +11,7 @@ from raftstore.cli.common import Context, pass_context, rows_of
 from raftstore.cli.data import given_options, read_options
 from raftstore.cli.errors import EXIT_UNAVAILABLE
 from raftstore.cli.names import TABLE
+from raftstore.client.explanation import ReadExplanation
 
 
 @click.group()
@@ -41,6 +42,27 @@ def explain_get(context: Context, /, table: str, key: str, **options: Any) -> in
     with context.connect() as client:
         asked = rows_of(client.table_info(table)).key_from_text(key)
         found = client.explain_get(table, asked, **given_options(options))
+    return _show(context, found)
+
+
+@explain.command("query")
+@click.argument("name")
+@click.argument("key")
+@read_options
+@pass_context
+def explain_query(context: Context, /, name: str, key: str, **options: Any) -> int:
+    """The same of a query of a channel set.
+
+    \b
+    Example:
+      raftstore explain query counters visits --max-lag 100
+    """
+    with context.connect() as client:
+        found = client.explain_query(name, key, **given_options(options))
+    return _show(context, found)
+
+
+def _show(context: Context, found: ReadExplanation) -> int:
     rows = [asdict(replica) for replica in found.replicas]
     context.show(asdict(found), rows)
     if context.output == "table":
@@ -50,7 +72,7 @@ def explain_get(context: Context, /, table: str, key: str, **options: Any) -> in
             "max_batches_behind": found.max_batches_behind,
         }
         given = "".join(f", {name} {bound}" for name, bound in bounds.items() if bound is not None)
-        context.say(f"partition {found.partition} of {table}, level {found.level}{given}")
+        context.say(f"partition {found.partition} of {found.table}, level {found.level}{given}")
         note = f" ({found.leader_note})" if found.leader_note else ""
         context.say(f"leader: {found.leader or 'none'}{note}")
         smallest = {

@@ -19,6 +19,7 @@ COMMANDS = {
     "node": "raftstore.cli.node:node",
     "status": "raftstore.cli.status:status",
     "table": "raftstore.cli.table:table",
+    "machine": "raftstore.cli.machine:machine",
     "writer": "raftstore.cli.writer:writer",
     "changes": "raftstore.cli.changes:changes",
     "put": "raftstore.cli.data:put",

@@ -13,6 +13,7 @@ from raftstore.client.comparing.comparison import ChannelComparison, Progress
 from raftstore.client.comparing.questions import ReplicaQuestions
 from raftstore.client.comparing.results import ReplicaComparison
 from raftstore.client.context import Context
+from raftstore.client.definitions import check_is_table
 from raftstore.client.explanation import ReadExplanation, Whom, explain_read
 from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.key_reads import gather_or_cancel
@@ -34,12 +35,14 @@ from raftstore.errors import (
     OperationInDoubtError,
     RaftstoreError,
     RequestError,
+    SchemaError,
     TableExistsError,
     UnknownTableError,
 )
 from raftstore.policy.bounds import effective_bounds
 from raftstore.policy.levels import (
     DURABILITY_LEVEL,
+    MACHINE_LEVEL,
     MEMBERS_LEVEL,
     RESTORE_LEVEL,
     TABLE_SETTINGS_LEVEL,
@@ -66,7 +69,15 @@ from raftstore.protocol.requests import ClientAnswer
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, SETTING_LIMITS
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
-from raftstore.types import EVENT_TYPES, ChannelId, Level, NodeId, channel_partition, node_name
+from raftstore.types import (
+    DURABILITIES,
+    EVENT_TYPES,
+    ChannelId,
+    Level,
+    NodeId,
+    channel_partition,
+    node_name,
+)
 
 CONTENT_HASHES_IN_FLIGHT = 16
 """Partitions hashed at a time, so that a table of any size leaves room for others at the node."""
@@ -103,6 +114,31 @@ class Admin:
         if settings.restoring is not None:
             level = RESTORE_LEVEL  # others would serve the table before it is whole
         asked = Asked(f"create table {name!r}", is_read=False, level=level)
+        return await self._create(name, definition, deadline_ms, asked, if_not_exists=if_not_exists)
+
+    async def create_channelset(
+        self, name: str, definition: dict[str, Any], deadline_ms: int, *, if_not_exists: bool
+    ) -> TableInfo:
+        """Create the channel set and return it; every channel has a leader then."""
+        if definition["durability"] not in DURABILITIES:
+            names = ", ".join(DURABILITIES)
+            raise ArgumentError(
+                f"durability={definition['durability']!r:.80} is not known; use one of {names}"
+            )
+        # Others would make a table of it.
+        asked = Asked(f"create channel set {name!r}", is_read=False, level=MACHINE_LEVEL)
+        definition = {**definition, "key_columns": (), "schema_json": ""}
+        return await self._create(name, definition, deadline_ms, asked, if_not_exists=if_not_exists)
+
+    async def _create(
+        self,
+        name: str,
+        definition: dict[str, Any],
+        deadline_ms: int,
+        asked: Asked,
+        *,
+        if_not_exists: bool,
+    ) -> TableInfo:
 
         def build(request_id: int, left_ms: int) -> CreateTable:
             return CreateTable(
@@ -134,10 +170,24 @@ class Admin:
 
     async def drop_table(self, name: str, deadline_ms: int) -> None:
         """Remove the table with all its rows."""
-        asked = Asked(f"drop table {name!r}", is_read=False)
         await self._context.discovery.refresh(deadline_ms)
         table = await self._context.discovery.table(name, deadline_ms)
+        if table.machine:
+            raise SchemaError(
+                f"{name!r} is a channel set; drop_channelset (`raftstore machine rm`) removes it"
+            )
         writers = await writers_of(self._context, self._leaders, table, deadline_ms)
+        await self._drop(table, f"drop table {name!r}", writers, deadline_ms)
+
+    async def drop_channelset(self, name: str, deadline_ms: int) -> None:
+        """Remove the channel set with all its state."""
+        table = await self.channelset_info(name, deadline_ms)
+        await self._drop(table, f"drop channel set {name!r}", (), deadline_ms)
+
+    async def _drop(
+        self, table: TableInfo, what: str, writers: tuple[Any, ...], deadline_ms: int
+    ) -> None:
+        name, asked = table.name, Asked(what, is_read=False)
         done: ClientAnswer | None = None
         try:
             done = await self._ask_metadata(
@@ -198,7 +248,19 @@ class Admin:
     async def tables(self, deadline_ms: int) -> tuple[TableInfo, ...]:
         """Return all tables, as a node knows them now."""
         await self._context.discovery.refresh(deadline_ms)
-        return self._context.topology.tables()
+        return tuple(table for table in self._context.topology.tables() if not table.machine)
+
+    async def channelsets(self, deadline_ms: int) -> tuple[TableInfo, ...]:
+        """Return all channel sets, as a node knows them now."""
+        await self._context.discovery.refresh(deadline_ms)
+        return tuple(table for table in self._context.topology.tables() if table.machine)
+
+    async def channelset_info(self, name: str, deadline_ms: int) -> TableInfo:
+        """Return one channel set, as a node knows it now."""
+        info = await self.table_info(name, deadline_ms)
+        if not info.machine:
+            raise SchemaError(f"{name!r} is a table and no channel set; see `raftstore table`")
+        return info
 
     async def table_info(self, name: str, deadline_ms: int) -> TableInfo:
         """Return one table, as a node knows it now."""
@@ -218,6 +280,15 @@ class Admin:
     async def explain_get(
         self, name: str, key: Any, spec: ReadSpec, node_bounds: Bounds, deadline_ms: int
     ) -> ReadExplanation:
+        """The same for a key as users have it."""
+        table = await self._context.discovery.table(name, deadline_ms)
+        check_is_table(table)
+        encoded = TableSchema(table.key_columns, table.schema_json).key_of(key)
+        return await self.explain_key(name, encoded, spec, node_bounds, deadline_ms)
+
+    async def explain_key(
+        self, name: str, encoded: bytes, spec: ReadSpec, node_bounds: Bounds, deadline_ms: int
+    ) -> ReadExplanation:
         """Ask every node for its state and judge who would answer a read of this key.
 
         ``node_bounds`` hold where neither the read nor the table names any.
@@ -225,7 +296,8 @@ class Admin:
         only = None if spec.replica is None else self._channel_reads.node_named(spec.replica)
         status = await self.cluster_status(deadline_ms)
         table = await self._context.discovery.table(name, deadline_ms)
-        encoded = TableSchema(table.key_columns, table.schema_json).key_of(key)
+        # A channel set has no keys to read: what is asked of it is how fresh it is.
+        probed = () if table.machine else (encoded,)
         partition = partition_of(encoded, table.partitions)
         spec = spec.for_table(table)
         bounds = effective_bounds(
@@ -235,7 +307,7 @@ class Admin:
         )
         replicas = table.channels[partition].replicas
         answers = await asyncio.gather(
-            *(self._probe(table, partition, node, encoded, spec, deadline_ms) for node in replicas)
+            *(self._probe(table, partition, node, probed, spec, deadline_ms) for node in replicas)
         )
         return explain_read(
             status,
@@ -257,7 +329,7 @@ class Admin:
         table: TableInfo,
         partition: int,
         node: NodeId,
-        key: bytes,
+        keys: tuple[bytes, ...],
         spec: ReadSpec,
         deadline_ms: int,
     ) -> Served | None:
@@ -271,7 +343,7 @@ class Admin:
                 ANY_STATE, level=level, max_staleness_ms=staleness_ms, replica=node_name(node)
             )
             try:
-                answer = await self._channel_reads.get(channel, (key,), probe, until_ms)
+                answer = await self._channel_reads.get(channel, keys, probe, until_ms)
             except RequestError:
                 continue
             return answer.served

@@ -25,6 +25,7 @@ from raftstore.client.context import Context, timeout_in_ms
 from raftstore.client.definitions import (
     SettingsGiven,
     TableEdits,
+    check_is_table,
     table_changes,
     table_definition,
     warn_of_even_replicas,
@@ -39,6 +40,7 @@ from raftstore.client.kip535 import (
     Partitioner,
     Serializer,
 )
+from raftstore.client.machines.calls import MachineCalls
 from raftstore.client.members import (
     TOKEN_LIFETIME_S,
     ClusterMember,
@@ -71,7 +73,7 @@ from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.types import DurabilityName, NodeId
 
 
-class AsyncClient:
+class AsyncClient(MachineCalls):
     """Made by ``raftstore.aio.connect(...)``; close it, or use it as a context manager.
 
     Any of the given addresses suffices to find the cluster. ``timeout`` of every method is in
@@ -107,7 +109,7 @@ class AsyncClient:
         )
         self._context = Context(topology, links, self._discovery, settings, jitter, book, now_ms)
         self._publisher = Publisher(self._context)
-        leaders = LeaderRequests(self._context)
+        self._leaders = leaders = LeaderRequests(self._context)
         self._channel_reads = ChannelReads(self._context)
         self._admin = Admin(self._context, leaders, self._channel_reads)
         self._members = Members(self._context, leaders)
@@ -239,7 +241,9 @@ class AsyncClient:
 
     async def table_info(self, name: str, *, timeout: float | None = None) -> TableInfo:
         """Return a table's definition, placement and leaders."""
-        return await self._admin.table_info(text("name", name), self._context.deadline_ms(timeout))
+        info = await self._admin.table_info(text("name", name), self._context.deadline_ms(timeout))
+        check_is_table(info)
+        return info
 
     # --- the cluster -----------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from typing import Any, Final, TypedDict
 from raftstore.client.arguments import Ttl, lifetime_ms, texts, whole
 from raftstore.client.reads.read_spec import count_of, duration_ms
 from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
-from raftstore.errors import ArgumentError
+from raftstore.errors import ArgumentError, SchemaError
+from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.table_settings import TableSettings, restoring_problem, setting_problem
 from raftstore.rows.ddl import EXAMPLE, schema_of_ddl, schema_of_mapping
 from raftstore.rows.schema import TableSchema
@@ -158,6 +159,15 @@ def table_definition(
         "schema_json": schema_json,
         "settings": TableSettings(**own),
     }
+
+
+def check_is_table(info: TableInfo) -> None:
+    """Raise SchemaError for a channel set: what is behind it is no rows of anybody."""
+    if info.machine:
+        raise SchemaError(
+            f"{info.name!r} is a channel set of the machine {info.machine}, and has no rows to "
+            "read or write; send commands and queries (client.channelset, `raftstore machine`)"
+        )
 
 
 def warn_of_even_replicas(replicas: int) -> None:

@@ -13,6 +13,7 @@ from raftstore.client.arguments import items, whole
 from raftstore.client.batches.batch_writes import BatchResult, BatchWrites
 from raftstore.client.cluster.vector import Commit, commit_of
 from raftstore.client.context import Context, timeout_in_ms
+from raftstore.client.definitions import check_is_table
 from raftstore.client.opened import opening
 from raftstore.client.position import Position
 from raftstore.client.reads.channel_reads import ChannelReads, Range
@@ -329,6 +330,7 @@ class TableReads:
         info = self._context.topology.table(self.name)
         if info is None:
             info = await self._context.discovery.table(self.name, deadline_ms)
+        check_is_table(info)
         known = self._schema
         if known is None or known[0] != info.uuid or known[1] != info.schema_json:
             schema = TableSchema(info.key_columns, info.schema_json)

@@ -25,6 +25,7 @@ from raftstore.http.cluster_routes import ROUTES as CLUSTER_ROUTES
 from raftstore.http.errors import HttpError, bad_request, describe
 from raftstore.http.gateway import Gateway
 from raftstore.http.insight_routes import ROUTES as INSIGHT_ROUTES
+from raftstore.http.machine_routes import ROUTES as MACHINE_ROUTES
 from raftstore.http.metrics import ROUTES as METRICS_ROUTES
 from raftstore.http.openapi import document
 from raftstore.http.origins import Origins
@@ -54,6 +55,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *ROW_ROUTES,
     *TABLE_ROUTES,
     *INSIGHT_ROUTES,
+    *MACHINE_ROUTES,
     *CLUSTER_ROUTES,
     *REBALANCE_ROUTES,
     *READY_ROUTES,

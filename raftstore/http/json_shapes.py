@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from raftstore.client.machines.results import QueryResult
 from raftstore.client.position import Position
 from raftstore.client.results import GetResult, ServedPart, WriteAck
 from raftstore.protocol.admin import TableInfo
@@ -227,7 +228,7 @@ def served_by(part: GetResult | ServedPart, partition: int) -> ServedBy:
 
 
 def provenance_headers(
-    parts: Sequence[GetResult | ServedPart], position: Position
+    parts: Sequence[GetResult | ServedPart | QueryResult], position: Position
 ) -> dict[str, str]:
     """Return the headers of a read: its worst lag and age, and a position for at_least."""
     return {
@@ -257,6 +258,19 @@ def written(ack: WriteAck) -> Written:
     )
 
 
+def channel_bodies(info: TableInfo) -> list[ChannelBody]:
+    """Return the partitions in the shape of answers."""
+    return [
+        ChannelBody(
+            partition=number,
+            replicas=[node_name(node) for node in channel.replicas],
+            leader=None if channel.leader is None else node_name(channel.leader),
+            term=channel.term,
+        )
+        for number, channel in enumerate(info.channels)
+    ]
+
+
 def table_body(info: TableInfo) -> TableBody:
     """Return a table in the shape of answers."""
     return TableBody(
@@ -272,15 +286,7 @@ def table_body(info: TableInfo) -> TableBody:
         max_replica_lag=info.max_replica_lag,
         standby_reads=info.standby_reads,
         schema=msgspec.json.decode(info.schema_json) if info.schema_json else None,
-        channels=[
-            ChannelBody(
-                partition=number,
-                replicas=[node_name(node) for node in channel.replicas],
-                leader=None if channel.leader is None else node_name(channel.leader),
-                term=channel.term,
-            )
-            for number, channel in enumerate(info.channels)
-        ],
+        channels=channel_bodies(info),
         retention_bytes=info.settings.retention_bytes,
         retention_records=info.settings.retention_records,
         retention_age_ms=info.settings.retention_age_ms,

@@ -66,7 +66,7 @@ class Writing(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return None if self.ttl is None else duration_ms("ttl", self.ttl) / 1000
 
 
-class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Freshness(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How fresh a read must be; see docs/queries.md."""
 
     level: (
@@ -115,10 +115,6 @@ class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ]
         | None
     ) = None
-    columns: (
-        Annotated[str, Meta(description="Names of the columns to return, separated by commas.")]
-        | None
-    ) = None
 
     def options(self, timeout_s: float) -> ReadOptions:
         """Return these parameters as the client's options of a read."""
@@ -136,9 +132,23 @@ class Reading(Timed, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 options[name] = value
         if self.max_staleness is not None:
             options["max_staleness"] = duration_ms("max_staleness", self.max_staleness) / 1000
+        return cast(ReadOptions, options)
+
+
+class Reading(Freshness, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A read of rows: how fresh it must be, and what of them."""
+
+    columns: (
+        Annotated[str, Meta(description="Names of the columns to return, separated by commas.")]
+        | None
+    ) = None
+
+    def options(self, timeout_s: float) -> ReadOptions:
+        """Return these parameters as the client's options of a read."""
+        options = super().options(timeout_s)
         if self.columns is not None:
             options["columns"] = [name.strip() for name in self.columns.split(",")]
-        return cast(ReadOptions, options)
+        return options
 
 
 class MultiGet(Reading, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -96,6 +96,7 @@ class MachineQuery(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     min_seq: Seq
     timeout_ms: TimeoutMs
     max_staleness_ms: Count63 | None = None
+    max_batches_behind: Count63 | None = None
 
 
 class MachineAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

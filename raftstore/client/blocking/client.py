@@ -17,6 +17,7 @@ from raftstore.client.blocking.background_loop import BackgroundLoop
 from raftstore.client.blocking.batches import BatchClient, BatchTable
 from raftstore.client.blocking.changes import ChangesTable
 from raftstore.client.blocking.iteration import iterate
+from raftstore.client.blocking.machines import MachineClient
 from raftstore.client.blocking.snapshots import SnapshotTable
 from raftstore.client.comparing.comparison import Progress
 from raftstore.client.comparing.results import ReplicaComparison
@@ -79,7 +80,7 @@ def connect(
     return Client(client, loop)
 
 
-class Client(BatchClient):
+class Client(BatchClient, MachineClient):
     """A connected client; close it, or use it as a context manager. Made by ``connect``."""
 
     def __init__(self, client: AsyncClient, loop: BackgroundLoop) -> None:

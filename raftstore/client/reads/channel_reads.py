@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
 from raftstore.client.context import Context
 from raftstore.client.reads.get_batcher import Fallback, GetBatcher, answers_keys
 from raftstore.client.reads.read_engine import ReadEngine
@@ -27,6 +29,7 @@ from raftstore.errors import (
 from raftstore.policy.routing import Prefer
 from raftstore.protocol.admin import ContentHash, ContentHashAnswer
 from raftstore.protocol.changes import ChangeEndsAnswer, ChangesAnswer
+from raftstore.protocol.machines import MachineAnswer, MachineQuery
 from raftstore.protocol.reads import (
     ClosePin,
     Count,
@@ -147,6 +150,31 @@ class ChannelReads:
         """Count the rows of a range of one channel."""
         build = builder_of(Count, channel, spec, min_seq, start=part.start, stop=part.stop)
         return expect(CountAnswer, await self._ask(channel, build, spec, deadline_ms))
+
+    async def ask_machine(
+        self,
+        channel: ChannelId,
+        question: tuple[bytes, bytes],
+        spec: ReadSpec,
+        deadline_ms: int,
+        min_seq: Seq = Seq(0),
+    ) -> MachineAnswer:
+        """Ask the state machine of one channel; ``question``: key and request."""
+        wanted = msgspec.structs.asdict(spec.consistency(min_seq))
+        del wanted["pin"]
+        key, request = question
+
+        def build(request_id: int, left_ms: int) -> MachineQuery:
+            return MachineQuery(
+                request_id=request_id,
+                channel=channel,
+                key=key,
+                request=request,
+                timeout_ms=left_ms,
+                **wanted,
+            )
+
+        return expect(MachineAnswer, await self._ask(channel, build, spec, deadline_ms))
 
     async def _ask(
         self,

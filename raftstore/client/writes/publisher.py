@@ -21,6 +21,7 @@ from raftstore.client.writes.row_writes import RowWrites
 from raftstore.client.writes.session import GUID_LIFE_MS, SESSION_BYTES, ProducerSession
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
 from raftstore.errors import (
+    ArgumentError,
     GuidExpiredError,
     NotLeaderError,
     OverloadedError,
@@ -64,8 +65,13 @@ class Publisher:
 
     # --- publishing ------------------------------------------------------------------------------
 
-    async def publish(self, write: Write, deadline_ms: int) -> PubAck:
-        """Publish and return the ack; raise the RequestError that states the outcome."""
+    async def publish(
+        self, write: Write, deadline_ms: int, *, repeats: Guid | None = None
+    ) -> PubAck:
+        """Publish and return the ack; raise the RequestError that states the outcome.
+
+        ``repeats``: the guid of an earlier write, whose outcome is not known: this is the same one.
+        """
         _check_size(write)
         if not self._topology.replicas_of(write.channel):
             raise _dropped(self._topology.name_of(write.channel))
@@ -73,6 +79,8 @@ class Publisher:
         size = len(write.payload)
         await self._admit(channel, write.channel, size, deadline_ms)
         try:
+            if repeats is not None:
+                return await self._repeat(repeats, write, deadline_ms)
             guid = await self._reserve_guid(write, channel, deadline_ms)
             return await self._publish(guid, write, deadline_ms)
         finally:
@@ -93,9 +101,25 @@ class Publisher:
         finally:
             self._release(channel, write.size)
 
-    async def _publish(self, guid: Guid, write: Write, deadline_ms: int) -> PubAck:
+    async def _repeat(self, guid: Guid, write: Write, deadline_ms: int) -> PubAck:
+        """Publish under the guid of an earlier call, perhaps of another process."""
+        channel = self._channel(write.channel)
+        if guid in channel.running:
+            raise ArgumentError(
+                f"the write {guid_text(write.channel, guid)} is under way; await it, and repeat it "
+                "once its outcome is unknown"
+            )
+        if not self._are_links_ready(write.channel):
+            await self._prepare_in_time(write.channel, channel, deadline_ms)
+        return await self._publish(guid, write, deadline_ms, is_repeated=True)
+
+    async def _publish(
+        self, guid: Guid, write: Write, deadline_ms: int, *, is_repeated: bool = False
+    ) -> PubAck:
         done: asyncio.Future[PubAck | RequestError] = asyncio.get_running_loop().create_future()
         running = self.new_record(guid, write, deadline_ms, done.set_result)
+        if is_repeated:
+            running.state.doubt("what became of an earlier call with its guid is not known")
         try:
             self.start(running)
             result = await done

@@ -137,6 +137,12 @@ class Publishing:
 
     # --- what happened ---------------------------------------------------------------------------
 
+    def doubt(self, reason: str) -> None:
+        """An earlier call sent attempts of it, and what became of them is not known (S5.6)."""
+        assert self._attempts == 0, "attempts of this call are under way"
+        self._attempts = 1
+        self._doubt = ConnectionInDoubtError(reason)
+
     def sent(self, leader: Leader, now_ms: int) -> None:
         """The attempt is on its way to its leader."""
         assert self._outstanding is None

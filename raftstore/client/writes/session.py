@@ -74,7 +74,7 @@ class ProducerSession:
     def release(self, guid: Guid, *, expired: bool = False) -> None:
         """The write has its outcome. ``expired``: the nodes forgot the session; begin another."""
         if guid[:8] == self._session:
-            del self._open[guid_counter(guid)]
+            self._open.pop(guid_counter(guid), None)  # one that is repeated is open no longer
             self._is_renewal_due = self._is_renewal_due or expired
         self._wake()
 

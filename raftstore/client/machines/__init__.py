@@ -1,0 +1,1 @@
+"""Users' state machines from a client: channel sets, their commands and queries."""

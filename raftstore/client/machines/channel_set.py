@@ -1,0 +1,324 @@
+"""A channel set as users see it: commands, which name their outcome, and queries at every level."""
+
+# ruff: noqa: ASYNC109 - timeout is what our callers expect to name, here as in blocking.py
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Unpack
+
+from raftstore.client.arguments import whole
+from raftstore.client.context import Context
+from raftstore.client.machines.code import Codecs, codecs_by_name
+from raftstore.client.machines.results import CommandResult, QueryResult
+from raftstore.client.position import Position
+from raftstore.client.reads.channel_reads import ChannelReads
+from raftstore.client.reads.key_reads import gather_or_cancel
+from raftstore.client.reads.read_spec import ReadOptions, ReadSpec, spec_of
+from raftstore.client.settings import ANSWERS_AT_ONCE
+from raftstore.client.writes.kinds import Write
+from raftstore.client.writes.publisher import Publisher
+from raftstore.client.writes.write_outcomes import parse_guid
+from raftstore.errors import (
+    ArgumentError,
+    DecodeError,
+    PayloadTooLargeError,
+    PositionError,
+    RejectedError,
+    SchemaError,
+    UnknownTableError,
+)
+from raftstore.machine import BYTES, COMMAND_BYTES_MAX, STATE_KEY_BYTES_MAX
+from raftstore.protocol.admin import TableInfo
+from raftstore.protocol.machines import CommandAck, MachineAnswer, encode_command
+from raftstore.protocol.publish import PubAck
+from raftstore.rows.partitioner import partition_of
+from raftstore.types import Guid, Level, RecordKind, guid_text, node_name
+
+Key = str | bytes
+"""By which a command or query comes to its partition; text stands for its UTF-8."""
+
+
+class AsyncChannelSet:
+    """A channel set by name; made by ``client.channelset(name)``, which asks nobody.
+
+    Values are encoded by the codecs of the machine's class, where that was given or can be
+    imported; else they are bytes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: Context,
+        publisher: Publisher,
+        channel_reads: ChannelReads,
+        codecs: Codecs | None,
+    ) -> None:
+        self.name = name
+        self._context = context
+        self._publisher = publisher
+        self._channel_reads = channel_reads
+        self._given = codecs
+        self._found: tuple[str, Codecs] | None = None
+        """Those of the machine with this name."""
+
+    def __repr__(self) -> str:
+        info = self._context.topology.table(self.name)
+        known = "" if info is None else f": {info.machine}, {info.partitions} partitions"
+        return f"<{type(self).__name__} {self.name!r}{known}>"
+
+    async def definition(self, *, timeout: float | None = None) -> TableInfo:
+        """Return the definition as it is known here; asks only when it is not."""
+        return await self._open(self._context.deadline_ms(timeout))
+
+    async def codecs(self, *, timeout: float | None = None) -> Codecs:
+        """Return how values are encoded."""
+        return self._codecs(await self._open(self._context.deadline_ms(timeout)))
+
+    # --- commands --------------------------------------------------------------------------------
+
+    async def command(
+        self, key: Key, command: Any, *, guid: str | None = None, timeout: float | None = None
+    ) -> Any:
+        """Have a command applied, exactly once, and return its result.
+
+        It goes to the partition of ``key``. It is retried until ``timeout``, over failures of
+        leaders, too; every attempt has the same guid, so it is applied once however often it
+        arrives. RejectedError when the machine refused it: then it changed nothing. An error with
+        ``outcome`` UNKNOWN has its ``guid``: the same command given again with it is the same
+        command, and answered with the result that it had.
+        """
+        return (await self.command_result(key, command, guid=guid, timeout=timeout)).result
+
+    async def command_result(
+        self, key: Key, command: Any, *, guid: str | None = None, timeout: float | None = None
+    ) -> CommandResult:
+        """The same; return the result with its place."""
+        deadline_ms = self._context.deadline_ms(timeout)
+        encoded = key_bytes(key)
+        if not encoded:
+            raise ArgumentError("the key is empty; give a text or bytes")
+        info = await self._open(deadline_ms)
+        partition = partition_of(encoded, info.partitions)
+        return await self._command(info, partition, encoded, command, guid, deadline_ms)
+
+    async def command_to_partition(
+        self,
+        partition: int,
+        command: Any,
+        *,
+        key: Key = b"",
+        guid: str | None = None,
+        timeout: float | None = None,
+    ) -> CommandResult:
+        """Have a command applied by the machine of one partition, whatever its key is."""
+        deadline_ms = self._context.deadline_ms(timeout)
+        encoded = key_bytes(key)
+        info = await self._open(deadline_ms)
+        whole("partition", partition, 0, info.partitions - 1)
+        return await self._command(info, partition, encoded, command, guid, deadline_ms)
+
+    async def _command(
+        self,
+        info: TableInfo,
+        partition: int,
+        key: bytes,
+        command: Any,
+        guid_given: str | None,
+        deadline_ms: int,
+    ) -> CommandResult:
+        codecs = self._codecs(info)
+        data = codecs.encode(codecs.commands, "command", command)
+        if len(data) > COMMAND_BYTES_MAX:
+            raise PayloadTooLargeError(
+                f"a command of {len(data)} bytes is over the limit of {COMMAND_BYTES_MAX}; send "
+                "less at once",
+                size=len(data),
+                limit=COMMAND_BYTES_MAX,
+            )
+        channel = info.channels[partition].channel
+        guid = self._guid(guid_given, info, partition)
+        payload = encode_command(key, data)
+        write = Write(channel, RecordKind.MACHINE_COMMAND, payload, 1)
+        ack = await self._publisher.publish(write, deadline_ms, repeats=guid)
+        return _result(info, partition, ack, codecs)
+
+    @staticmethod
+    def _guid(given: str | None, info: TableInfo, partition: int) -> Guid | None:
+        """The guid of a command that is repeated."""
+        if given is None:
+            return None
+        channel, guid = parse_guid(given)
+        if channel != info.channels[partition].channel:
+            raise ArgumentError(
+                f"guid={given!r:.80} is of a command to another partition than {info.name}/"
+                f"{partition}; repeat it with the key that it had"
+            )
+        return guid
+
+    # --- queries ---------------------------------------------------------------------------------
+
+    async def query(self, key: Key, request: Any = None, **options: Unpack[ReadOptions]) -> Any:
+        """Ask the machine of a key's partition; linearizable by default.
+
+        Takes the options of ``table.get``: level, max_lag, max_staleness, at_least, replica, ...
+        RejectedError when the machine refused the question.
+        """
+        return (await self.query_result(key, request, **options)).answer
+
+    async def query_result(
+        self, key: Key, request: Any = None, **options: Unpack[ReadOptions]
+    ) -> QueryResult:
+        """The same; return the answer with who gave it and how fresh the state was."""
+        spec = query_spec(options)
+        deadline_ms = self._context.deadline_ms(options.get("timeout"))
+        encoded = key_bytes(key)
+        info = await self._open(deadline_ms, spec)
+        partition = partition_of(encoded, info.partitions)
+        return await self._query(info, partition, encoded, request, spec, deadline_ms)
+
+    async def query_partition(
+        self, partition: int, request: Any = None, **options: Unpack[ReadOptions]
+    ) -> QueryResult:
+        """Ask the machine of one partition."""
+        spec = query_spec(options)
+        deadline_ms = self._context.deadline_ms(options.get("timeout"))
+        info = await self._open(deadline_ms, spec)
+        whole("partition", partition, 0, info.partitions - 1)
+        return await self._query(info, partition, b"", request, spec, deadline_ms)
+
+    async def query_all(self, request: Any = None, **options: Unpack[ReadOptions]) -> list[Any]:
+        """Ask the machine of every partition; return the answers in the order of partitions.
+
+        Each is of one state of its partition, which obeys the level; together they are no snapshot.
+        """
+        spec = query_spec(options)
+        deadline_ms = self._context.deadline_ms(options.get("timeout"))
+        info = await self._open(deadline_ms, spec)
+        slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
+
+        async def asked(partition: int) -> QueryResult:
+            async with slots:
+                return await self._query(info, partition, b"", request, spec, deadline_ms)
+
+        answers = await gather_or_cancel([asked(each) for each in range(info.partitions)])
+        return [each.answer for each in answers]
+
+    async def _query(
+        self,
+        info: TableInfo,
+        partition: int,
+        key: bytes,
+        request: Any,
+        spec: ReadSpec,
+        deadline_ms: int,
+    ) -> QueryResult:
+        codecs, spec = self._codecs(info), spec.for_table(info)
+        if request is None and codecs.queries is BYTES:
+            request = b""
+        data = codecs.encode(codecs.queries, "question", request)
+        answer = await self._channel_reads.ask_machine(
+            info.channels[partition].channel,
+            (key, data),
+            spec,
+            deadline_ms,
+            spec.min_seq(info, partition),
+        )
+        if answer.is_rejected:
+            raise RejectedError(f"{info.name}/{partition}: {answer.reason}")
+        return _answer(info, partition, answer, codecs)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    async def _open(self, deadline_ms: int, spec: ReadSpec | None = None) -> TableInfo:
+        info = self._context.topology.table(self.name)
+        if info is None:
+            try:
+                info = await self._context.discovery.table(self.name, deadline_ms)
+            except UnknownTableError as error:
+                raise UnknownTableError(
+                    f"there is no channel set {self.name!r}; correct the name, or create it "
+                    "(create_channelset)"
+                ) from error
+        at_least = None if spec is None else spec.at_least
+        if at_least is not None:
+            try:
+                at_least.check_table(info)
+            except (PositionError, UnknownTableError):
+                # It may be of a newer channel set than the catalog known here.
+                await self._context.discovery.refresh(deadline_ms)
+                info = await self._context.discovery.table(self.name, deadline_ms)
+                at_least.check_table(info)
+        if not info.machine:
+            raise SchemaError(
+                f"{self.name!r} is a table, which has no state machine: it takes rows "
+                "(client.table) and no commands or queries"
+            )
+        return info
+
+    def _codecs(self, info: TableInfo) -> Codecs:
+        if self._given is not None:
+            return self._given
+        if self._found is None or self._found[0] != info.machine:
+            self._found = (info.machine, codecs_by_name(info.machine))
+        return self._found[1]
+
+
+def key_bytes(key: Any) -> bytes:
+    """A key as machines get it; ArgumentError for what is none."""
+    if isinstance(key, str):
+        key = key.encode()
+    if not isinstance(key, bytes):
+        raise ArgumentError(f"the key {key!r:.80} is neither text nor bytes; give one of them")
+    if len(key) > STATE_KEY_BYTES_MAX:
+        raise ArgumentError(
+            f"a key of {len(key)} bytes is over the limit of {STATE_KEY_BYTES_MAX}; give a "
+            "shorter one"
+        )
+    return key
+
+
+def query_spec(options: ReadOptions) -> ReadSpec:
+    """Check the options of a query: those of a read of rows, without columns."""
+    if options.get("columns") is not None:
+        raise ArgumentError("a query has no columns; what it asks for is in the request")
+    return spec_of(options)
+
+
+def _result(info: TableInfo, partition: int, ack: PubAck, codecs: Codecs) -> CommandResult:
+    guid = guid_text(ack.channel, ack.guid)
+    if not isinstance(ack, CommandAck):
+        raise DecodeError(
+            f"{info.name}/{partition} acknowledged a command without its result; install the same "
+            "raftstore version on both sides"
+        )
+    if ack.is_rejected or ack.is_skipped:
+        error = RejectedError(f"{info.name}/{partition}: {ack.reason}")
+        error.guid = guid
+        raise error
+    return CommandResult(
+        result=codecs.results.decode(ack.result),
+        position=Position.at(info.uuid, partition, ack.record_term, ack.last_seq),
+        partition=partition,
+        seq=ack.last_seq,
+        term=ack.record_term,
+        durability=ack.durability,
+        replicas_acked=ack.replicas_acked,
+        guid=guid,
+    )
+
+
+def _answer(info: TableInfo, partition: int, answer: MachineAnswer, codecs: Codecs) -> QueryResult:
+    served = answer.served
+    return QueryResult(
+        answer=codecs.answers.decode(answer.answer),
+        applied_position=Position.at(info.uuid, partition, served.term, served.applied_seq),
+        applied_seq=served.applied_seq,
+        partition=partition,
+        term=served.term,
+        node=node_name(served.node),
+        level=Level(served.level),
+        lag=served.lag,
+        leader_info_age_ms=served.leader_info_age_ms,
+        staleness_ms=served.staleness_ms,
+    )
