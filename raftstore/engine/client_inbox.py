@@ -18,6 +18,7 @@ from raftstore.engine.reports.content_hashes import ContentHashes
 from raftstore.engine.reports.node_parts import NodeParts
 from raftstore.engine.request_handler import RequestHandler
 from raftstore.errors import SchemaError
+from raftstore.protocol.machines import MachineQuery
 from raftstore.protocol.message import Message, Request, failed
 from raftstore.protocol.publish import PubMsg, WriteFate
 from raftstore.protocol.reads import ClosePin, Count, Get, GetMany, Scan
@@ -97,7 +98,7 @@ class ClientInbox:
             if getattr(message, name, 0) > most_ms:
                 # What is held for a client has an end, however long the client would wait.
                 message = msgspec.structs.replace(message, **{name: most_ms})
-        if isinstance(message, (Get, Scan, Count)):
+        if isinstance(message, (Get, Scan, Count, MachineQuery)):
             self._meters.read_began(client, message, now_ms)
             self._reader.on_request(client, message, self._channels.get(message.channel), now_ms)
         elif isinstance(message, GetMany):

@@ -12,6 +12,7 @@ from typing import Final
 from raftstore.engine.channel.channel_parts import RoleBefore
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram, Labels, Sample
+from raftstore.protocol.machines import MachineAnswer, ReplicaRead
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.reads import (
@@ -19,7 +20,6 @@ from raftstore.protocol.reads import (
     GetAnswer,
     GetMany,
     GetManyAnswer,
-    ReadRequest,
     ScanAnswer,
     Served,
 )
@@ -69,7 +69,7 @@ class Meters:
 
     # --- reads and writes -------------------------------------------------------------------------
 
-    def read_began(self, client: int, request: ReadRequest | GetMany, now_ms: int) -> None:
+    def read_began(self, client: int, request: ReplicaRead | GetMany, now_ms: int) -> None:
         """A client asks; each part of a request for many channels counts as a read."""
         if self._reads_timed < UNDER_WAY_MAX:
             level = request.level if request.level in LEVELS else OTHER_LEVEL
@@ -84,7 +84,7 @@ class Meters:
 
     def answered(self, client: int, message: Message, now_ms: int) -> tuple[Served, ...]:
         """An answer leaves; what was served, for each read that it answers."""
-        if isinstance(message, (GetAnswer, ScanAnswer, CountAnswer)):
+        if isinstance(message, (GetAnswer, ScanAnswer, CountAnswer, MachineAnswer)):
             self._read_ended(client, message.request_id, "ok", now_ms)
             self._observe(message.served)
             return (message.served,)

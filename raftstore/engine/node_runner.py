@@ -116,9 +116,7 @@ class NodeRunner:
         self._views_moved = self.views.kept.moved
         self._deadlines: tuple[Deadlines[Any], ...] = (
             self._schedule.deadlines,
-            self.reader.deadlines,
-            self.reader.scans.deadlines,
-            self.reader.write_outcomes.open.deadlines,
+            *self.reader.all_deadlines,
             self.controller.deadlines,
             self.controller.commands.deadlines,
             self.controller.codes.deadlines,

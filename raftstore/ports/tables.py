@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from raftstore.ports.machine import MachineStop, Row, StateMachine, StateWrites
+from raftstore.ports.machine import MachineStop, Row, StateMachine, StateReader, StateWrites
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage, TableCopy
 from raftstore.protocol.records import Record
@@ -276,6 +276,16 @@ class TableStore(Protocol):
 
         What it returns comes back as ``NodeRunner.on_read``, unless the store is closed before. A
         read that raises stops the node (S0.4).
+        """
+
+    def start_between(
+        self, channel: ChannelId, ask: Callable[[StateReader, Seq], ReadDone]
+    ) -> None:
+        """Call ``ask`` on the thread that applies, between two records of the channel: behind
+        all that is queued, with the state beside the rows and the applied seq of that moment.
+
+        What it returns comes back as ``NodeRunner.on_read``, unless the store is closed before. It
+        must not raise but for a StorageError, which stops the node (S0.4).
         """
 
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:

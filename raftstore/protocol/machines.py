@@ -18,7 +18,7 @@ from raftstore.errors import DecodeError
 from raftstore.machine import COMMAND_BYTES_MAX
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.publish import PubAck
-from raftstore.protocol.reads import Served
+from raftstore.protocol.reads import ReadRequest, Served
 from raftstore.protocol.tags import tag_of
 from raftstore.types import (
     INT63_MAX,
@@ -97,6 +97,10 @@ class MachineQuery(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     timeout_ms: TimeoutMs
     max_staleness_ms: Count63 | None = None
     max_batches_behind: Count63 | None = None
+
+
+ReplicaRead = ReadRequest | MachineQuery
+"""The requests that a replica answers by the rules of reads."""
 
 
 class MachineAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

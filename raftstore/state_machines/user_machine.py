@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from raftstore.errors import DecodeError, RejectedError, SchemaError, StorageError
+from raftstore.errors import DecodeError, RejectedError, RequestError, SchemaError, StorageError
 from raftstore.machine import (
     COMMAND_WRITES_MAX,
     RESULT_BYTES_MAX,
@@ -190,6 +190,7 @@ class UserMachine(StateMachine):
         self._rules = rules
         self._results = Results(rules)
         self._skips: set[Seq] = set()
+        self._is_in_memory: bool | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -226,12 +227,27 @@ class UserMachine(StateMachine):
             self.forget()
             return ApplyResult((), failure=str(failed))
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether its state is in the object, which only the apply thread may ask; any thread."""
+        if self._is_in_memory is None:
+            try:
+                self._is_in_memory = isinstance(self._load().make(), MemoryMachine)
+            except (Exception, SystemExit):  # noqa: BLE001 - asking it says what it was
+                return False
+        return self._is_in_memory
+
     def query(
         self, key: bytes, request: bytes, view: StateView, head: MachineHead | None
     ) -> KeptResult:
         """Ask a machine with its state on the disk, whatever thread it is; a request that it
         refuses is rejected, and an error of it is a RejectedError's kind of answer, too."""
-        machine = self._load().make()
+        try:
+            machine = self._load().make()
+        except RequestError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code is somebody else's
+            return KeptResult(is_rejected=True, reason=_what(error))
         return self._ask(machine, key, request, view, head)
 
     def query_memory(self, key: bytes, request: bytes, state: StateReader) -> KeptResult:

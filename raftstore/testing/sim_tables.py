@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from raftstore.ports.machine import ApplyResult, MachineStop, Row, StateMachine
+from raftstore.ports.machine import ApplyResult, MachineStop, Row, StateMachine, StateReader
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
     Answers,
@@ -210,6 +210,13 @@ class SimTables:
     def start_read(self, read: Callable[[], ReadDone]) -> None:
         """Queue the read until the simulator says so."""
         self._reads.append(read)
+
+    def start_between(
+        self, channel: ChannelId, ask: Callable[[StateReader, Seq], ReadDone]
+    ) -> None:
+        """Queue the question until the simulator says so: then nothing is being applied."""
+        table = self._tables[channel]
+        self._reads.append(lambda: ask(SimState(table), table.applied.seq))
 
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
         """Make what readers see now survive a power cut, when the simulator says so."""

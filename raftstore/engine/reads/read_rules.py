@@ -26,7 +26,8 @@ from raftstore.errors import (
     UnavailableError,
     UnknownChannelError,
 )
-from raftstore.protocol.reads import Bounds, Get, ReadRequest
+from raftstore.protocol.machines import MachineQuery, ReplicaRead
+from raftstore.protocol.reads import Bounds, Get
 from raftstore.types import Role, Seq
 
 GET_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
@@ -61,12 +62,12 @@ class ReplicaFreshness(NamedTuple):
         return self.now_ms - self.as_of_ms
 
 
-def bounds_of_request(request: ReadRequest) -> Bounds:
+def bounds_of_request(request: ReplicaRead) -> Bounds:
     """The bounds that the request itself names."""
     return Bounds(request.max_lag, request.max_staleness_ms, request.max_batches_behind)
 
 
-def too_many_keys(request: ReadRequest, keys_max: int) -> Refusal | None:
+def too_many_keys(request: ReplicaRead, keys_max: int) -> Refusal | None:
     """Refuse what would keep the node from everything else for too long."""
     if not isinstance(request, Get) or len(request.keys) <= keys_max:
         return None
@@ -124,6 +125,20 @@ def restoring_refusal(runner: ChannelRunner) -> Refusal | None:
         "restore to end, run it again if it was stopped, or drop the table"
     )
     return Refusal(UnavailableError, text)
+
+
+def kind_refusal(request: ReplicaRead, runner: ChannelRunner) -> Refusal | None:
+    """Why a channel is not asked in this way: a table has no machine to ask, a channel set no rows
+    to read. To read no key asks for nothing but how fresh the replica is, of either."""
+    if isinstance(request, MachineQuery):
+        if runner.commands is not None:
+            return None
+        text = f"channel {runner.name} is of a table, which has no state machine; read its rows"
+        return Refusal(SchemaError, text)
+    if runner.commands is None or (isinstance(request, Get) and not request.keys):
+        return None
+    text = f"channel {runner.name} is of a channel set, which has no rows; query its state machine"
+    return Refusal(SchemaError, text)
 
 
 def closing_refusal(runner: ChannelRunner) -> Refusal:
@@ -223,7 +238,7 @@ def needs_proof(freshness: ReplicaFreshness, bounds: Bounds, proven_ms: int | No
 
 
 def late_refusal(
-    name: str, request: ReadRequest, *, applied: Seq, wanted: Seq, known_commit: Seq
+    name: str, request: ReplicaRead, *, applied: Seq, wanted: Seq, known_commit: Seq
 ) -> Refusal:
     """A read whose deadline passed before the position it must hold was applied."""
     what = f"channel {name}: applied seq {applied} has not reached {wanted}"

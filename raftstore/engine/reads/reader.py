@@ -22,7 +22,9 @@ from raftstore.config import NodeSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.clock import Clock
+from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.peers.peer_watch import PeerWatch
+from raftstore.engine.reads.machine_queries import MachineQueries
 from raftstore.engine.reads.many_gets import ManyGets, PartId
 from raftstore.engine.reads.read_rules import (
     BEYOND_BOUNDS,
@@ -32,6 +34,7 @@ from raftstore.engine.reads.read_rules import (
     bounds_of_request,
     bounds_problem,
     closing_refusal,
+    kind_refusal,
     late_refusal,
     may_be_proven,
     needs_proof,
@@ -58,13 +61,13 @@ from raftstore.policy.bounds import effective_bounds
 from raftstore.policy.lag import known_lag
 from raftstore.ports.ids import IdSource
 from raftstore.ports.tables import Answers, ReadDone, TableStore
+from raftstore.protocol.machines import MachineQuery, ReplicaRead
 from raftstore.protocol.message import Failed, failed
 from raftstore.protocol.reads import (
     Bounds,
     Count,
     Get,
     GetAnswer,
-    ReadRequest,
     Scan,
     ScanAnswer,
     Served,
@@ -105,6 +108,7 @@ class Reader:
         self.deadlines = self._waits.deadlines
         self._node_bounds = Bounds(max_lag=query.max_lag)
         self.scans = Scans(tables, ids, answers, self, read)
+        self.machines = MachineQueries(tables, answers, self, read)
         self.many = ManyGets(answers, self, read.get_keys_max)
         self.write_outcomes = WriteOutcomes(
             me, clock, answers, self, read, self._waits.held, tokens
@@ -115,7 +119,7 @@ class Reader:
     def on_request(
         self,
         client: int,
-        request: ReadRequest,
+        request: ReplicaRead,
         runner: ChannelRunner | None,
         now_ms: int,
         part: PartId | None = None,
@@ -131,7 +135,7 @@ class Reader:
             )
             return
         deadline_ms = now_ms + max(1, request.timeout_ms)
-        if request.pin:
+        if not isinstance(request, MachineQuery) and request.pin:
             self.scans.on_pinned(client, request, runner, deadline_ms, now_ms)
             return
         refusal = self._refusal(request, runner)
@@ -210,10 +214,15 @@ class Reader:
         self.many.on_client_gone(client)
         self.write_outcomes.on_client_gone(client)
         self.scans.on_client_gone(client)
+        self.machines.on_client_gone(client)
 
     def holds_for(self, client: int) -> bool:
         """Whether a read or a question of the client waits."""
-        return self._waits.held.amount_of(client) > 0 or self.scans.holds_for(client)
+        return (
+            self._waits.held.amount_of(client) > 0
+            or self.scans.holds_for(client)
+            or self.machines.holds_for(client)
+        )
 
     def _give_up(self, client: int, token: int) -> None:
         """Others need the place of a read or a question of the client that has most."""
@@ -239,6 +248,7 @@ class Reader:
         """Refuse the reads whose deadline has passed."""
         late: list[WaitingRead] = []
         self.scans.on_timer(now_ms)
+        self.machines.on_timer(now_ms)
         self.write_outcomes.on_timer(now_ms)
         for token, waiting in self._waits.due(now_ms):
             self._waits.forget(token)
@@ -271,7 +281,14 @@ class Reader:
             if waiting is not None and not (runner.is_reopened and waiting.confirmed):
                 self.on_refused(token, *refusal)
         self.scans.on_channel_closed(runner)
+        self.machines.on_channel_closed(runner)
         self.write_outcomes.on_channel_closed(runner)
+
+    @property
+    def all_deadlines(self) -> tuple[Deadlines[int], ...]:
+        """Of everything that reads and questions wait for."""
+        outcomes = self.write_outcomes.open.deadlines
+        return (self.deadlines, self.scans.deadlines, self.machines.deadlines, outcomes)
 
     @property
     def waiting(self) -> int:
@@ -318,11 +335,12 @@ class Reader:
         """Why the channel serves nothing here now, whatever the level."""
         return serving_refusal(runner)
 
-    def _refusal(self, request: ReadRequest, runner: ChannelRunner) -> Refusal | None:
+    def _refusal(self, request: ReplicaRead, runner: ChannelRunner) -> Refusal | None:
         name, elector = runner.name, runner.elector
         limit = (
             self.serving_refusal(runner)
             or restoring_refusal(runner)
+            or kind_refusal(request, runner)
             or too_many_keys(request, self._settings.get_keys_max)
             or bounds_problem(bounds_of_request(request))
         )
@@ -348,10 +366,10 @@ class Reader:
         levels = ", ".join(level.value for level in Level)
         return Refusal(SchemaError, f"unknown read level {request.level!r}; use one of {levels}")
 
-    def _bounds(self, request: ReadRequest, runner: ChannelRunner) -> Bounds:
+    def _bounds(self, request: ReplicaRead, runner: ChannelRunner) -> Bounds:
         return effective_bounds(bounds_of_request(request), runner.bounds, self._node_bounds)
 
-    def _may_wait(self, refusal: Refusal, request: ReadRequest, runner: ChannelRunner) -> bool:
+    def _may_wait(self, refusal: Refusal, request: ReplicaRead, runner: ChannelRunner) -> bool:
         """Whether the read is refused only for what a round trip or a moment may change (S7.3)."""
         if refusal.error not in BEYOND_BOUNDS:
             return False
@@ -379,7 +397,7 @@ class Reader:
             return
         applied = self._tables.applied_seq(waiting.runner.channel)
         if applied < waiting.min_seq:
-            self._waits.await_position(token, waiting)
+            self._await_position(token, waiting)
             return
         client, request, runner = waiting.client, waiting.request, waiting.runner
         # S7.3, S13: the bounds hold at the moment of the answer, however long the read has waited.
@@ -392,6 +410,16 @@ class Reader:
             self._answer(client, request, runner, waiting.deadline_ms, waiting.part)
         else:
             self._fail_waiting(waiting, *refusal)
+
+    def _await_position(self, token: int, waiting: WaitingRead) -> None:
+        commands = waiting.runner.commands
+        stopped = None if commands is None else commands.refusal()
+        if stopped is None:
+            self._waits.await_position(token, waiting)
+            return
+        # Nothing behind the command is applied before somebody does something about it.
+        self._waits.forget(token)
+        self._fail_waiting(waiting, *stopped)
 
     def _await_proof(self, token: int, waiting: WaitingRead, refusal: Refusal) -> None:
         """S7.3: one round trip proves what this node may serve; then it may have to be applied."""
@@ -422,20 +450,22 @@ class Reader:
     def _answer(
         self,
         client: int,
-        request: ReadRequest,
+        request: ReplicaRead,
         runner: ChannelRunner,
         deadline_ms: int,
         part: PartId | None,
     ) -> None:
         if isinstance(request, Get):
             self._answer_get(client, request, runner, part)
+        elif isinstance(request, MachineQuery):
+            self.machines.begin(client, request, runner, deadline_ms)
         elif isinstance(request, Count) or is_long(request):
             self.scans.begin(client, request, runner, deadline_ms, self._clock.now_ms)
         else:
             self._answer_page(client, request, runner)
         self._refresh(request, runner)
 
-    def _refresh(self, request: ReadRequest, runner: ChannelRunner) -> None:
+    def _refresh(self, request: ReplicaRead, runner: ChannelRunner) -> None:
         """Ask for a new proof before the next read of this kind has to wait for one."""
         if request.level != _BOUNDED:
             return
@@ -463,7 +493,7 @@ class Reader:
         values, seqs = tuple(found.values), tuple(found.seqs)
         self._reply(client, GetAnswer(request.request_id, values, seqs, served), part)
 
-    def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
+    def served(self, request: ReplicaRead, runner: ChannelRunner, applied: Seq) -> Served:
         """S7.3: the state that the rows are of, and how far that is behind."""
         return self.served_at(request.level, runner, applied)
 
@@ -493,7 +523,7 @@ class Reader:
     def fail(
         self,
         client: int,
-        request: ReadRequest,
+        request: ReplicaRead,
         error: type[RequestError],
         message: str,
         *,

@@ -41,6 +41,7 @@ from raftstore.errors import (
 from raftstore.ports.ids import IdSource
 from raftstore.ports.machine import Row
 from raftstore.ports.tables import Counted, ReadDone, TableSnapshot, TableStore
+from raftstore.protocol.machines import ReplicaRead
 from raftstore.protocol.message import Done
 from raftstore.protocol.reads import (
     ClosePin,
@@ -73,13 +74,13 @@ class ReadRules(Protocol):
     def serving_refusal(self, runner: ChannelRunner) -> Refusal | None:
         """Why the channel serves nothing here now, whatever the level."""
 
-    def served(self, request: ReadRequest, runner: ChannelRunner, applied: Seq) -> Served:
+    def served(self, request: ReplicaRead, runner: ChannelRunner, applied: Seq) -> Served:
         """The facts that an answer states of the state it was read from, at present."""
 
     def fail(
         self,
         client: int,
-        request: ReadRequest,
+        request: ReplicaRead,
         error: type[RequestError],
         message: str,
         *,

@@ -11,7 +11,8 @@ from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.reads.many_gets import PartId
 from raftstore.engine.reads.position_waits import PositionWaits
 from raftstore.engine.shares import GiveUp, Shares
-from raftstore.protocol.reads import Get, ReadRequest
+from raftstore.protocol.machines import MachineQuery, ReplicaRead
+from raftstore.protocol.reads import Get
 from raftstore.types import ChannelId, Seq
 
 
@@ -20,7 +21,7 @@ class WaitingRead:
     """One read that cannot be answered yet."""
 
     client: int
-    request: ReadRequest
+    request: ReplicaRead
     runner: ChannelRunner
     deadline_ms: int
     min_seq: Seq
@@ -56,7 +57,7 @@ class WaitingReads:
         """Reads without an answer."""
         return len(self._reads)
 
-    def refusal(self, client: int, request: ReadRequest, settings: ReadSettings) -> str | None:
+    def refusal(self, client: int, request: ReplicaRead, settings: ReadSettings) -> str | None:
         """Why no more of this client's reads may wait; None: this one may."""
         return self.held.refusal(client, settings.waiting_reads_max) or self._keys.refusal(
             client, settings.waiting_reads_bytes_max, _key_bytes(request)
@@ -65,7 +66,7 @@ class WaitingReads:
     def add(
         self,
         client: int,
-        request: ReadRequest,
+        request: ReplicaRead,
         runner: ChannelRunner,
         deadline_ms: int,
         *,
@@ -144,7 +145,9 @@ class WaitingReads:
         return (*self._positions.take_reached(channel, applied), *self.unproven(channel))
 
 
-def _key_bytes(request: ReadRequest) -> int:
+def _key_bytes(request: ReplicaRead) -> int:
     if isinstance(request, Get):
         return sum(map(len, request.keys))
+    if isinstance(request, MachineQuery):
+        return len(request.key) + len(request.request)
     return len(request.start) + len(request.stop)

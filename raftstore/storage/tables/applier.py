@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from raftstore import faults
 from raftstore.config import MIB
 from raftstore.errors import StorageError
-from raftstore.ports.machine import ApplyResult, MachineStop, Row
+from raftstore.ports.machine import ApplyResult, MachineStop, Row, StateReader
 from raftstore.ports.tables import Answers, Conflicts, Piece
 from raftstore.protocol.records import Record
 from raftstore.rows.sealing import unseal
@@ -183,6 +183,10 @@ class Applier:
         with self._wake:
             self._jobs.put(job)
             self._wake.notify()
+
+    def state_of(self, channel: ChannelId) -> StateReader:
+        """The state beside the rows, as it is while the apply thread reads it."""
+        return _State(self, channel)
 
     def queued_bytes(self) -> int:
         """Payload bytes queued or being applied."""

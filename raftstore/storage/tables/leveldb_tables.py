@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
-from raftstore.ports.machine import Row, StateMachine, is_expired
+from raftstore.ports.machine import Row, StateMachine, StateReader, is_expired
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
     Barrier,
@@ -347,6 +347,20 @@ class LevelDbTables:
         post = self._post
         assert post is not None, "start comes first"
         self._snapshots.start(read, lambda done: post(partial(self._on_read, done)))
+
+    def start_between(
+        self, channel: ChannelId, ask: Callable[[StateReader, Seq], ReadDone]
+    ) -> None:
+        """Call ``ask`` on the apply thread behind what is queued."""
+        self._reads.check()
+        post = self._post
+        assert post is not None, "start comes first"
+        state, reader = self._channels[channel], self._applier.state_of(channel)
+
+        def job() -> None:
+            post(partial(self._on_read, ask(reader, state.applied.seq)))
+
+        self._applier.enqueue_job(job)
 
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
         """Make what readers see of the channel now survive a power cut, on a thread of its own."""
