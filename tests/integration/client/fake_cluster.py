@@ -31,6 +31,7 @@ from raftstore.protocol.admin import (
 from raftstore.protocol.codec import decode, encode_frame_of
 from raftstore.protocol.framing import ReceiveBuffer
 from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_with_ttl
+from raftstore.protocol.machines import MachineQuery
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.node import Goodbye, Hello
 from raftstore.protocol.payload import decode_conditional, decode_rows
@@ -62,6 +63,7 @@ from raftstore.types import (
     node_id,
 )
 from tests.batch_truth import BatchTruth
+from tests.integration.client.fake_machines import count
 from tests.integration.client.fake_requests import execute, read
 from tests.integration.client.fake_snapshots import Applied
 
@@ -111,7 +113,7 @@ class Channel:
             if present != expected:
                 conflict_seq = present
             cells = [key, sealed]
-        elif kind is RecordKind.BATCH_MARK:
+        elif kind in (RecordKind.BATCH_MARK, RecordKind.MACHINE_COMMAND):
             cells = []
         elif kind is RecordKind.STAGED:
             assert self.batches is not None
@@ -135,6 +137,8 @@ class Channel:
             conflict=conflict_seq is not None,
             conflict_seq=conflict_seq or Seq(0),
         )
+        if kind is RecordKind.MACHINE_COMMAND:
+            ack = count(self, message, ack)
         self.acks[message.guid] = ack
         return ack
 
@@ -167,6 +171,7 @@ class FakeNode:
         self.request_scripts: deque[Answer] = deque()
         self.published: list[PubMsg] = []
         self.reads: list[Get | Scan | Count] = []
+        self.queries: list[MachineQuery] = []
         self.many: list[GetMany] = []
         """Requests for several channels; ``reads`` has each of their parts."""
         self.read_level = LEVEL
@@ -338,6 +343,8 @@ class FakeCluster:
         self.tables: dict[str, TableInfo] = {}
         self.channels: dict[ChannelId, Channel] = {}
         self.changed = asyncio.Event()
+        self.skipped: list[tuple[ChannelId, Seq]] = []
+        """Commands that an operator had skipped."""
         self.metadata = Channel(METADATA, self._ids(), self._ids()[0])
         self.channels[METADATA] = self.metadata
 
@@ -367,6 +374,7 @@ class FakeCluster:
         leaders: tuple[str, ...] = ("n1",),
         schema_json: str = "",
         settings: TableSettings = DEFAULT_SETTINGS,
+        machine: str = "",
     ) -> list[Channel]:
         """Create a table; partition i is led by ``leaders[i % len]``."""
         self.version += 1
@@ -391,6 +399,8 @@ class FakeCluster:
             schema_json=schema_json,
             channels=tuple(ChannelInfo(c.channel, c.replicas, None, Term(0)) for c in channels),
             settings=settings,
+            machine=machine,
+            machine_version=1 if machine else 0,
         )
         return channels
 

@@ -21,6 +21,7 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
+from raftstore.protocol.machines import MachineQuery, SkipCommand
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import (
@@ -41,6 +42,7 @@ from raftstore.types import (
     node_name,
 )
 from tests.integration.client.fake_batches import coordinate
+from tests.integration.client.fake_machines import ask
 from tests.integration.client.fake_snapshots import open_snapshot
 
 if TYPE_CHECKING:
@@ -119,6 +121,7 @@ def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) 
                 key=message.key_columns,
                 schema_json=message.schema_json,
                 settings=message.settings,
+                machine=message.machine,
             )
         reply(Done(message.request_id, {"version": cluster.version}))
     elif isinstance(message, DropTable):
@@ -145,7 +148,13 @@ def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) 
 def _tell(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> bool:
     """React to what is asked about writes, lags and events; False for anything else."""
     cluster = node.cluster
-    if isinstance(message, ClosePin):
+    if isinstance(message, MachineQuery):
+        node.queries.append(message)
+        ask(node, message, reply, read)
+    elif isinstance(message, SkipCommand):
+        cluster.skipped.append((message.channel, message.seq))
+        reply(Done(message.request_id))
+    elif isinstance(message, ClosePin):
         node.pins.pop(message.pin, None)
         reply(Done(message.request_id))
     elif isinstance(message, WriteFate):

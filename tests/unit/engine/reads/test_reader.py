@@ -14,7 +14,14 @@ from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.reads.many_gets import PartId
 from raftstore.engine.reads.reader import PROOFS_MAX, Reader
 from raftstore.engine.shares import GIVEN_UP
-from raftstore.errors import NoLeaderError, NotLeaderError, RequestError
+from raftstore.errors import (
+    MachineStoppedError,
+    NoLeaderError,
+    NotLeaderError,
+    Refusal,
+    RequestError,
+)
+from raftstore.protocol.machines import MachineQuery
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.reads import Bounds, Get, GetAnswer, Scan
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS
@@ -36,6 +43,7 @@ class Runner:
         self.stopped_reason: str | None = None
         self.table_damage: str | None = None
         self.has_rows = True
+        self.commands: Any = None
         self.unserved_until = 0
         self.is_reopened = False
         self.leader_info_heard_ms: int | None = 0
@@ -184,6 +192,42 @@ def test_read_waits_for_its_position_and_no_longer() -> None:
     assert bench.take() == [(CLIENT, 2, "")]
     bench.apply(12)
     assert bench.take() == [(CLIENT, 1, "")]
+    assert bench.is_empty()
+
+
+def test_rows_of_a_channel_set_and_machines_of_a_table_are_refused() -> None:
+    """Each is asked in its own way; a read of no key says how fresh a replica is, of either."""
+    bench = Bench()
+    query = MachineQuery(1, FIRST, b"k", b"", "any", None, Seq(0), 1_000)
+    bench.reader.on_request(CLIENT, query, bench.runner, 0)
+    assert "has no state machine" in bench.text()
+    assert bench.take() == [(CLIENT, 1, "schema_error")]
+    bench.runner.commands = SimpleNamespace(refusal=lambda: None)
+    bench.ask(2)
+    assert "query its state machine" in bench.text()
+    bench.ask(3, keys=())
+    bench.reader.on_request(
+        CLIENT, Scan(4, FIRST, b"", b"", 1, "any", None, Seq(0), 9), bench.runner, 0
+    )
+    assert bench.take() == [
+        (CLIENT, 2, "schema_error"),
+        (CLIENT, 3, ""),
+        (CLIENT, 4, "schema_error"),
+    ]
+    begun: list[Any] = []
+    bench.reader.machines.begin = lambda *of: begun.append(of)  # type: ignore[method-assign]
+    bench.reader.on_request(CLIENT, query, bench.runner, 7)
+    assert begun == [(CLIENT, query, bench.runner, 1_007)]
+
+
+def test_query_behind_a_stopped_machine_is_refused_at_once() -> None:
+    """Nothing behind the command is applied, so no patience brings the position."""
+    bench = Bench()
+    stopped = Refusal(MachineStoppedError, "stopped at seq 11")
+    bench.runner.commands = SimpleNamespace(refusal=lambda: stopped)
+    query = MachineQuery(1, FIRST, b"k", b"", "any", None, Seq(12), 1_000)
+    bench.reader.on_request(CLIENT, query, bench.runner, 0)
+    assert bench.take() == [(CLIENT, 1, "machine_stopped")]
     assert bench.is_empty()
 
 
