@@ -45,10 +45,10 @@ def test_what_cannot_be_is_refused_over_http() -> None:
         body = {"key": "k", "request": "n", "columns": "a"}
         assert (await http.ask("POST", "/v1/machines/c:query", body)).status == 400
         reply = await http.ask("POST", "/v1/machines/t:query", {"key": "k", "request": "n"})
-        assert (reply.status, reply.error) == (400, "schema_error")
+        assert (reply.status, reply.error) == (400, "schema")
         assert (await http.ask("GET", "/v1/machines/none")).status == 404
         reply = await http.ask("GET", "/v1/tables/c/keys/1")
-        assert (reply.status, reply.error) == (400, "schema_error")
+        assert (reply.status, reply.error) == (400, "schema")
 
     play_http(test)
 

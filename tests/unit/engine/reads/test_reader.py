@@ -201,7 +201,7 @@ def test_rows_of_a_channel_set_and_machines_of_a_table_are_refused() -> None:
     query = MachineQuery(1, FIRST, b"k", b"", "any", None, Seq(0), 1_000)
     bench.reader.on_request(CLIENT, query, bench.runner, 0)
     assert "has no state machine" in bench.text()
-    assert bench.take() == [(CLIENT, 1, "schema_error")]
+    assert bench.take() == [(CLIENT, 1, "schema")]
     bench.runner.commands = SimpleNamespace(refusal=lambda: None)
     bench.ask(2)
     assert "query its state machine" in bench.text()
@@ -210,9 +210,9 @@ def test_rows_of_a_channel_set_and_machines_of_a_table_are_refused() -> None:
         CLIENT, Scan(4, FIRST, b"", b"", 1, "any", None, Seq(0), 9), bench.runner, 0
     )
     assert bench.take() == [
-        (CLIENT, 2, "schema_error"),
+        (CLIENT, 2, "schema"),
         (CLIENT, 3, ""),
-        (CLIENT, 4, "schema_error"),
+        (CLIENT, 4, "schema"),
     ]
     begun: list[Any] = []
     bench.reader.machines.begin = lambda *of: begun.append(of)  # type: ignore[method-assign]
