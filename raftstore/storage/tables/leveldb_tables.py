@@ -38,7 +38,6 @@ from raftstore.ports.tables import (
     BarrierDone,
     FoundRows,
     MergeDone,
-    MergeStep,
     Page,
     Piece,
     ReadDone,
@@ -341,35 +340,31 @@ class LevelDbTables:
         """Keep the state no longer; who holds a snapshot of it goes on reading."""
         self._views.release(channel, label)
 
-    def start_read(self, read: Callable[[], ReadDone]) -> None:
-        """Call ``read`` on the thread of long reads; what it returns goes to ``on_read``."""
+    def _hand_over(self) -> Callable[[ReadDone], object]:
+        """Return what takes a result from another thread to ``on_read``."""
         self._reads.check()
         post = self._post
         assert post is not None, "start comes first"
-        self._snapshots.start(read, lambda done: post(partial(self._on_read, done)))
+        return lambda done: post(partial(self._on_read, done))
+
+    def start_read(self, read: Callable[[], ReadDone]) -> None:
+        """Call ``read`` on the thread of long reads; what it returns goes to ``on_read``."""
+        self._snapshots.start(read, self._hand_over())
 
     def start_between(
         self, channel: ChannelId, ask: Callable[[StateReader, Seq], ReadDone]
     ) -> None:
         """Call ``ask`` on the apply thread behind what is queued."""
-        self._reads.check()
-        post = self._post
-        assert post is not None, "start comes first"
+        hand_over = self._hand_over()
         state, reader = self._channels[channel], self._applier.state_of(channel)
-
-        def job() -> None:
-            post(partial(self._on_read, ask(reader, state.applied.seq)))
-
-        self._applier.enqueue_job(job)
+        self._applier.enqueue_job(lambda: hand_over(ask(reader, state.applied.seq)))
 
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
         """Make what readers see of the channel now survive a power cut, on a thread of its own."""
-        self._reads.check()
-        post = self._post
-        assert post is not None, "start comes first"
+        hand_over = self._hand_over()
 
         def report(barrier: Barrier) -> None:
-            post(partial(self._on_read, partial(done, barrier)))
+            hand_over(partial(done, barrier))
 
         database, machine = self._databases[channel].source, self._channels[channel].batches
         self._barriers.start(channel, machine, database, self._shared(channel), report)
@@ -378,13 +373,7 @@ class LevelDbTables:
         self, channel: ChannelId, done: MergeDone, *, is_quiet: bool, is_urgent: bool
     ) -> None:
         """Merge files of the channel, or some of them, on a thread of its own if it is worth it."""
-        self._reads.check()
-        post = self._post
-        assert post is not None, "start comes first"
-
-        def report(step: MergeStep) -> None:
-            post(partial(self._on_read, partial(done, step)))
-
+        hand_over = self._hand_over()
         database = self._databases[channel]
         database.hold()
         job = MergeJob(
@@ -395,7 +384,7 @@ class LevelDbTables:
             is_quiet=is_quiet,
             is_urgent=is_urgent,
         )
-        self._merges.start(job, report)
+        self._merges.start(job, lambda step: hand_over(partial(done, step)))
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows in key order, their number, and the applied seq it was taken at.
