@@ -357,7 +357,11 @@ class LevelDbTables:
         """Call ``ask`` on the apply thread behind what is queued."""
         hand_over = self._hand_over()
         state, reader = self._channels[channel], self._applier.state_of(channel)
-        self._applier.enqueue_job(lambda: hand_over(ask(reader, state.applied.seq)))
+
+        def job() -> None:
+            hand_over(ask(reader, state.applied.seq))
+
+        self._applier.enqueue_job(job)
 
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
         """Make what readers see of the channel now survive a power cut, on a thread of its own."""
