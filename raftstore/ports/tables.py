@@ -131,6 +131,10 @@ ReadDone = Callable[[int], None]
 
 """What a read away from the node's thread leads to there; it is given the time in ms."""
 
+AskBetween = Callable[[StateReader, Seq], ReadDone]
+
+"""A read between two records, which is given the state beside the rows and the applied seq."""
+
 BarrierDone = Callable[[Barrier, int], None]
 
 """Called on the node's thread with what a barrier made durable, and the time in ms."""
@@ -278,9 +282,7 @@ class TableStore(Protocol):
         read that raises stops the node (S0.4).
         """
 
-    def start_between(
-        self, channel: ChannelId, ask: Callable[[StateReader, Seq], ReadDone]
-    ) -> None:
+    def start_between(self, channel: ChannelId, ask: AskBetween) -> None:
         """Call ``ask`` on the thread that applies, between two records of the channel: behind
         all that is queued, with the state beside the rows and the applied seq of that moment.
 

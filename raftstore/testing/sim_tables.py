@@ -14,10 +14,11 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from raftstore.ports.machine import ApplyResult, MachineStop, Row, StateMachine, StateReader
+from raftstore.ports.machine import ApplyResult, MachineStop, Row, StateMachine
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
     Answers,
+    AskBetween,
     Barrier,
     BarrierDone,
     Conflicts,
@@ -211,9 +212,7 @@ class SimTables:
         """Queue the read until the simulator says so."""
         self._reads.append(read)
 
-    def start_between(
-        self, channel: ChannelId, ask: Callable[[StateReader, Seq], ReadDone]
-    ) -> None:
+    def start_between(self, channel: ChannelId, ask: AskBetween) -> None:
         """Queue the question until the simulator says so: then nothing is being applied."""
         table = self._tables[channel]
         self._reads.append(lambda: ask(SimState(table), table.applied.seq))

@@ -31,9 +31,10 @@ from typing import Any, Final
 
 from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
-from raftstore.ports.machine import Row, StateMachine, StateReader, is_expired
+from raftstore.ports.machine import Row, StateMachine, is_expired
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
+    AskBetween,
     Barrier,
     BarrierDone,
     FoundRows,
@@ -351,9 +352,7 @@ class LevelDbTables:
         """Call ``read`` on the thread of long reads; what it returns goes to ``on_read``."""
         self._snapshots.start(read, self._hand_over())
 
-    def start_between(
-        self, channel: ChannelId, ask: Callable[[StateReader, Seq], ReadDone]
-    ) -> None:
+    def start_between(self, channel: ChannelId, ask: AskBetween) -> None:
         """Call ``ask`` on the apply thread behind what is queued."""
         hand_over = self._hand_over()
         state, reader = self._channels[channel], self._applier.state_of(channel)

@@ -231,6 +231,15 @@ def test_query_behind_a_stopped_machine_is_refused_at_once() -> None:
     assert bench.is_empty()
 
 
+def test_queries_of_a_closed_channel_end() -> None:
+    """S0.8: what a machine was asked is forgotten with the channel, however it was closed."""
+    bench = Bench()
+    closed: list[Any] = []
+    bench.reader.machines.on_channel_closed = closed.append  # type: ignore[method-assign]
+    bench.reader.on_channel_closed(bench.runner)
+    assert closed == [bench.runner]
+
+
 def test_leader_answers_what_was_committed_when_the_read_came() -> None:
     """S7.0: given a commit that is not applied yet, the read waits for it."""
     bench = Bench()

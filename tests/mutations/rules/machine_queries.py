@@ -1,0 +1,73 @@
+"""Mutations of commands and queries of users' state machines, between client and node."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+QUERIES = "tests/unit/engine/reads/test_machine_queries.py::test_"
+READER = "tests/unit/engine/reads/test_reader.py::test_"
+CLIENT = "tests/integration/client/test_machines.py::test_"
+
+MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S4.5-repeated-command",
+        "A command that is repeated by its guid says that no attempt of it was sent before, and a "
+        "leader that forgot its session applies it again.",
+        Edit(
+            "Publisher._publish",
+            'running.state.doubt("what became of an earlier call with its guid is not known")',
+            "pass",
+        ),
+        directed(
+            CLIENT + "a_command_is_repeated_by_the_guid_of_its_error",
+            CLIENT + "a_repeated_command_that_is_not_answered_stays_unknown",
+        ),
+    ),
+    mutation(
+        "S4.5-guid-of-another-channel",
+        "A command is repeated in another partition than the one that its guid is of.",
+        Edit("AsyncChannelSet._guid", "channel != info.channels[partition].channel", "False"),
+        directed(CLIENT + "guid_of_another_partition_is_refused"),
+    ),
+    mutation(
+        "S7.3-memory-position",
+        "An answer of a machine in memory names the position at which the rules were asked, and "
+        "not that of the state that it is of.",
+        Edit(
+            "MachineQueries._on_asked",
+            "asked.served if applied == 0 else _of_later(asked.served, applied)",
+            "asked.served",
+        ),
+        directed(QUERIES + "a_machine_in_memory_is_asked_between_commands"),
+    ),
+    mutation(
+        "S13-query-of-stopped-replica",
+        "A machine's answer leaves although its replica stopped serving while it was asked.",
+        Edit(
+            "MachineQueries._on_asked",
+            "self._rules.serving_refusal(asked.runner) or refusal",
+            "refusal",
+        ),
+        directed(QUERIES + "nothing_is_answered_from_what_stopped_serving_meanwhile"),
+    ),
+    mutation(
+        "S0.8-query-of-dropped-channel",
+        "A machine's answer leaves although its channel set was dropped while it was asked.",
+        Edit("Reader.on_channel_closed", "self.machines.on_channel_closed(runner)", "pass"),
+        directed(READER + "queries_of_a_closed_channel_end"),
+    ),
+    mutation(
+        "S7-query-behind-a-stop",
+        "A query waits for a position that a stopped machine never reaches.",
+        Edit("Reader._await_position", "stopped is None", "True"),
+        directed(READER + "query_behind_a_stopped_machine_is_refused_at_once"),
+    ),
+    mutation(
+        "S7-rows-of-a-machine",
+        "Rows of a channel set are read as if it was a table.",
+        Edit("Reader._refusal", "kind_refusal(request, runner)", "None"),
+        directed(READER + "rows_of_a_channel_set_and_machines_of_a_table_are_refused"),
+    ),
+)
