@@ -108,8 +108,8 @@ class MachineQueries:
         if full is not None:
             self._rules.fail(client, request, OverloadedError, full)
             return
-        machine = runner.machine
-        assert isinstance(machine, UserMachine), "the reader refuses it at a table"
+        assert runner.commands is not None, "the reader refuses it at a table"
+        machine = runner.commands.machine
         token, channel = next(self._tokens), runner.channel
         if machine.is_in_memory:
             served = self._rules.served(request, runner, self._tables.applied_seq(channel))

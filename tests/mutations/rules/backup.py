@@ -31,7 +31,8 @@ BACKUP_RULES: tuple[Mutation, ...] = (
         "Rows of a table that is being restored are read by key.",
         Edit(
             "Reader._refusal",
-            "self.serving_refusal(runner) or restoring_refusal(runner) or too_many_keys(request, "
+            "self.serving_refusal(runner) or restoring_refusal(runner) or "
+            "kind_refusal(request, runner) or too_many_keys(request, "
             "self._settings.get_keys_max) or bounds_problem(bounds_of_request(request))",
             "self.serving_refusal(runner) or too_many_keys(request, "
             "self._settings.get_keys_max) or bounds_problem(bounds_of_request(request))",

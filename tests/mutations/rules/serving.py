@@ -44,7 +44,7 @@ SERVING_RULES: tuple[Mutation, ...] = (
         "http-position",
         "A position that a read gives over HTTP is ignored.",
         Edit(
-            "Reading.options",
+            "Freshness.options",
             '"at_least",',
             "",
         ),

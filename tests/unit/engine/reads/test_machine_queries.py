@@ -98,7 +98,7 @@ class Bench:
         self.runner: Any = SimpleNamespace(
             channel=CHANNEL,
             name="c/0",
-            machine=self.machine,
+            commands=SimpleNamespace(machine=self.machine),
             is_reopened=False,
             elector=SimpleNamespace(leader=ME),
         )
