@@ -67,7 +67,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class CommandAnswer(msgspec.Struct, frozen=True):
-    """What a command led to: it is durable on a quorum and applied at the leader."""
+    """The result of a command, which is durable on a quorum and applied at the leader."""
 
     result: Any
     position: str
@@ -88,7 +88,7 @@ class Question(Freshness, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):
-    """What a machine answered, by whom and how fresh that was."""
+    """An answer of a machine, by whom it was given and how fresh that was."""
 
     answer: Any
     partition: int

@@ -35,7 +35,7 @@ def from_json(codec: Codec[Any], given: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """What JSON holds for a value."""
+    """Return the JSON of a value."""
     if isinstance(value, bytes):
         try:
             text = value.decode()

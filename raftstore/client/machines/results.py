@@ -11,7 +11,7 @@ from raftstore.types import Level, Seq, Term
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command led to, and where it is."""
+    """The result of a command, and its place."""
 
     result: Any
     """What the machine's ``apply`` returned."""

@@ -214,7 +214,7 @@ class MachineQueries:
 
 
 def _of_later(served: Served, applied: Seq) -> Served:
-    """What holds of a state that has more commands than the one that the rules looked at."""
+    """Describe a state that has more commands than the one that the rules looked at."""
     lag = served.lag
     if lag is not None:
         lag = max(0, lag - (applied - served.applied_seq))

@@ -22,7 +22,7 @@ REASON = "a counter cannot fall below 0"
 
 
 class Counter(StateMachine):
-    """What clients know of it; the fake nodes count by themselves."""
+    """The code as clients know it; the fake nodes count by themselves."""
 
     commands = results = codec(int)
     queries = codec(str)

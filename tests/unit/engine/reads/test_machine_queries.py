@@ -247,7 +247,7 @@ def test_missing_code_is_an_error_of_its_own(machine: Any) -> None:
 
 
 def test_a_query_without_an_answer_in_time_is_refused() -> None:
-    """What the machine says later is for nobody, and its snapshot is closed."""
+    """Its later answer is for nobody, and the snapshot is closed."""
     bench = Bench()
     bench.ask()
     assert bench.queries.deadlines.next_ms == 500
