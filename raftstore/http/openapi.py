@@ -17,6 +17,7 @@ from raftstore.version import VERSION
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _PATH_TEXTS: Final = {
     "table": "Name of the table.",
+    "machine": "Name of the channel set.",
     "key": "The key as text, percent-encoded; several columns as a JSON list.",
     "guid": "As an acknowledgement or an error gave it.",
 }

@@ -48,7 +48,7 @@ class MachineCalls:
 
         ``machine``: its class or name, whose codecs encode commands, results, requests and answers;
         without one the class that the catalog names is imported, if it is installed here.
-        ``codec``: one for all values instead, such as ``raftstore.JSON``.
+        ``codec``: one for all values instead, such as JSON.
         """
         return AsyncChannelSet(
             text("name", name),
@@ -72,8 +72,8 @@ class MachineCalls:
     ) -> Coroutine[Any, Any, TableInfo]:
         """Create a channel set: partitions, each a replicated log with a state machine behind it.
 
-        ``machine``: a subclass of ``raftstore.StateMachine``, or its name ``package.module:Class``,
-        or that of an entry point of the group ``raftstore.machines``; every node must be able to
+        ``machine``: a subclass of StateMachine, or its name ``package.module:Class``,
+        or that of an entry point of the group "raftstore.machines"; every node must be able to
         import it (UnknownMachineError names one that is not). Every channel has a leader when this
         returns. ``name`` and the other arguments are those of ``create_table``; names of tables and
         channel sets are of one kind, and TableExistsError is raised for either.

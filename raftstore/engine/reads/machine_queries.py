@@ -124,7 +124,7 @@ class MachineQueries:
         self._waits.add(client, token, asked, deadline_ms)
 
     def on_client_gone(self, client: int) -> None:
-        """Nobody waits for the client's queries any more."""
+        """Forget the client's queries; those that a machine is asked by then end unheard."""
         self._waits.pop_all_of(client)
 
     def holds_for(self, client: int) -> bool:

@@ -286,7 +286,7 @@ class Reader:
 
     @property
     def all_deadlines(self) -> tuple[Deadlines[int], ...]:
-        """Of everything that reads and questions wait for."""
+        """Deadlines of everything that reads and questions wait for."""
         outcomes = self.write_outcomes.open.deadlines
         return (self.deadlines, self.scans.deadlines, self.machines.deadlines, outcomes)
 

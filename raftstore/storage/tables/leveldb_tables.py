@@ -35,7 +35,6 @@ from raftstore.ports.machine import Row, StateMachine, is_expired
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
     AskBetween,
-    Barrier,
     BarrierDone,
     FoundRows,
     MergeDone,
@@ -365,12 +364,11 @@ class LevelDbTables:
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
         """Make what readers see of the channel now survive a power cut, on a thread of its own."""
         hand_over = self._hand_over()
-
-        def report(barrier: Barrier) -> None:
-            hand_over(partial(done, barrier))
-
         database, machine = self._databases[channel].source, self._channels[channel].batches
-        self._barriers.start(channel, machine, database, self._shared(channel), report)
+        shared = self._shared(channel)
+        self._barriers.start(
+            channel, machine, database, shared, lambda barrier: hand_over(partial(done, barrier))
+        )
 
     def start_merge(
         self, channel: ChannelId, done: MergeDone, *, is_quiet: bool, is_urgent: bool
