@@ -56,8 +56,9 @@ class ClientSettings:
     """A read at a replica that has said nothing for this long is also sent to the next one."""
     refresh_first_ms: int = 5
     refresh_min_ms: int = 25
-    """Between two rounds of asking for leaders, however many calls want to know: doubled from the
-    first of them, for a planned change of leader takes some 15 ms, up to the second."""
+    """Between two rounds of asking for leaders, however many calls want to know: from the first of
+    them, for a planned change of leader takes some 15 ms, by half longer each time up to the
+    second."""
     seek_ms: int = 50
     """A call that waits for a leader says so again after this long; the search goes on until
     then."""

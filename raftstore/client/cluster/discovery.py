@@ -270,7 +270,7 @@ class Discovery:
         self._round = None
         pause_ms = min(self._pause_ms, self._settings.refresh_min_ms)
         now_ms = self._now_ms()
-        self._next_round_ms, self._pause_ms = now_ms + pause_ms, 2 * pause_ms
+        self._next_round_ms, self._pause_ms = now_ms + pause_ms, pause_ms * 3 // 2
         # New writes wait for those under way, which ask seldom: the search goes on by itself.
         was_wanted = now_ms <= self._wanted_ms + self._settings.seek_ms
         if not self._is_closed and was_wanted and self._topology.lacks_leaders:
