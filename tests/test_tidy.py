@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DECISIONS = ROOT / "docs" / "decisions"
-PROGRAMS = ("raftstore", "cli", "pyspark_raftstore")
+PROGRAMS = ("raftstore", "cli", "pyspark_raftstore", "pytest_raftstore")
 OTHERS = ("tests", "benchmarks", "jepsen_like", "examples")
 PURE_ROOMS = ("core", "policy", "state_machines", "rows", "protocol", "engine")
 TEXTS = (".ci", "docs", "Makefile", "pyproject.toml", "setup.cfg", "README.md", ".gitignore")

@@ -33,14 +33,25 @@ your own, as in this test of one that adds numbers up::
 from raftstore.machine_lint import Finding, lint_machine
 from raftstore.testing.machines.checking import check_machine
 from raftstore.testing.machines.local_machine import LocalMachine, MachineDefectError
+from raftstore.testing.machines.simulate import (
+    MachineRuns,
+    MachineSimulationError,
+    simulate_machine,
+)
+from raftstore.testing.machines.workload import Command, Operation, Query
 from raftstore.testing.options import SimOptions, draw_options
 from raftstore.testing.own_machine import rows_of, run_machine
 from raftstore.testing.simulation import Simulation, Verdict, simulate
 
 __all__ = [
+    "Command",
     "Finding",
     "LocalMachine",
     "MachineDefectError",
+    "MachineRuns",
+    "MachineSimulationError",
+    "Operation",
+    "Query",
     "SimOptions",
     "Simulation",
     "Verdict",
@@ -50,4 +61,5 @@ __all__ = [
     "rows_of",
     "run_machine",
     "simulate",
+    "simulate_machine",
 ]

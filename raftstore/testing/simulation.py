@@ -8,9 +8,10 @@ outcome, every replica the whole committed log, and all tables are equal.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from raftstore.config import NodeSettings
 from raftstore.testing.invariants import InvariantError
@@ -68,6 +69,20 @@ class Verdict:
     def operations_per_second(self) -> float:
         """Finished client operations per second of processor time."""
         return self.outcomes.finished / self.cpu_seconds if self.cpu_seconds else 0.0
+
+
+class SimClient(Protocol):
+    """A client of a world."""
+
+    is_stopped: bool
+    """It begins nothing any more."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of it is open."""
+
+    def start(self) -> None:
+        """Begin after a moment."""
 
 
 class Simulation:
@@ -140,7 +155,7 @@ class Simulation:
             trace=cluster.lines,
         )
 
-    def _clients(self) -> list[SimWriter | SimReader | SimJob]:
+    def _clients(self) -> Sequence[SimClient]:
         return [*self.writers, *self.readers, *self.jobs]
 
     def begin(self) -> None:
@@ -154,6 +169,10 @@ class Simulation:
         if not cluster.table_channels:
             message = f"O6: no table after {BIRTH_MS_MAX:.0f} ms of a healthy cluster"
             raise InvariantError(message)
+
+    def _is_enough(self) -> bool:
+        """Whether what a world has of its own besides is at its end."""
+        return True
 
     def _create(self) -> None:
         self.cluster.create_table(self.options.partitions)
@@ -185,6 +204,7 @@ class Simulation:
                     self.members is None
                     or (self.members.is_done and self.nemesis.has_killed_and_parted)
                 )
+                and self._is_enough()
             )
 
         least_ms = begun + options.fault_phase_ms
