@@ -11,7 +11,7 @@ EXAMPLES ?= 1000
 PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate mutations ablations mutants proof campaign bench \
+.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate machine-worlds mutations ablations mutants proof campaign bench \
 	coverage fuzz fuzz-wire upgrades upgrades-wheel slow-replica members-chaos long-life docs clean \
 	venv venv-dev
 
@@ -44,6 +44,9 @@ spark-old: ## the same on the oldest pyspark that is supported, and over Spark C
 
 simulate: venv-dev ## deterministic simulation (SEEDS=1..200, ARGS="--only member_changes")
 	@$(BIN)/raftstore simulate --seeds $(SEEDS) $(ARGS)
+
+machine-worlds: venv-dev ## simulate the shipped state machines and the test machines (SEEDS=1..200)
+	@$(BIN)/python -m tests.machines --seeds $(SEEDS)
 
 mutations: venv-dev ## break each rule on purpose: its guards must notice (ARGS="--rule S3.1")
 	@$(BIN)/python -m tests.mutations $(ARGS)
