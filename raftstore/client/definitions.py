@@ -11,6 +11,8 @@ from raftstore.client.arguments import Ttl, lifetime_ms, texts, whole
 from raftstore.client.reads.read_spec import count_of, duration_ms
 from raftstore.config import PARTITIONS_MAX, REPLICAS_MAX
 from raftstore.errors import ArgumentError, SchemaError
+from raftstore.machine import StateMachine
+from raftstore.machine_lint import lint_machine
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.table_settings import TableSettings, restoring_problem, setting_problem
 from raftstore.rows.ddl import EXAMPLE, schema_of_ddl, schema_of_mapping
@@ -168,6 +170,14 @@ def check_is_table(info: TableInfo) -> None:
             f"{info.name!r} is a channel set of the machine {info.machine}, and has no rows to "
             "read or write; send commands and queries (client.channelset, `raftstore machine`)"
         )
+
+
+def warn_of_findings(machine: object) -> None:
+    """Issue a UserWarning for each line of a machine's class by which replicas may come to differ;
+    of a name nothing is known here. To be called as ``warn_of_even_replicas``."""
+    if isinstance(machine, type) and issubclass(machine, StateMachine):
+        for finding in lint_machine(machine):
+            warnings.warn(str(finding), stacklevel=_level_of_caller())
 
 
 def warn_of_even_replicas(replicas: int) -> None:

@@ -15,6 +15,7 @@ _LOUD: Final = {
     "unexpected_message": logging.WARNING,
     "storage_stalled": logging.ERROR,
     "disk_low": logging.WARNING,
+    "machine_finding": logging.WARNING,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from threading import Lock
@@ -16,10 +16,14 @@ from typing import Any, Final
 
 from raftstore.errors import UnknownMachineError
 from raftstore.machine import StateMachine
+from raftstore.machine_lint import lint_machine
 from raftstore.ports.machine import DEFAULT_RULES, MachineRules, MachineSource
 
 GROUP: Final = "raftstore.machines"
 """Of entry points that name state machines."""
+FINDINGS_MAX: Final = 20
+"""Findings of one machine that are logged."""
+OnFinding = Callable[[str, dict[str, object]], None]
 VERSION_MAX: Final = 2**31 - 1
 
 
@@ -28,8 +32,10 @@ class InstalledMachines:
 
     rules: MachineRules = DEFAULT_RULES
 
-    def __init__(self, path: Sequence[str] = ()) -> None:
-        """``path``: directories in which modules are looked for, too, behind those of Python."""
+    def __init__(self, path: Sequence[str] = (), on_finding: OnFinding | None = None) -> None:
+        """``path``: directories in which modules are looked for, too, behind those of Python.
+        ``on_finding`` is called with each finding of the lint, on the thread that loads."""
+        self._on_finding = on_finding
         self._path = tuple(path)
         self._lock = Lock()
         self._loaded: dict[str, MachineSource] = {}
@@ -42,7 +48,11 @@ class InstalledMachines:
         with self._lock:
             source = self._loaded.get(name)
             if source is None:
-                source = self._loaded[name] = source_of(name, self._found(name))
+                found = self._found(name)
+                source = self._loaded[name] = source_of(name, found)
+                if self._on_finding is not None:
+                    for finding in lint_machine(found)[:FINDINGS_MAX]:
+                        self._on_finding("machine_finding", {"machine": name, "why": str(finding)})
             return source
 
     def _found(self, name: str) -> Any:

@@ -242,7 +242,7 @@ class NodeProcess:
             reserve_bytes=lambda: store.space.reserve.kept_bytes,
             extra_status=lambda: {"traffic": network.traffic.totals()},
             extra_metrics=self._measured,
-            machines=InstalledMachines(self._settings.machines.directories),
+            machines=InstalledMachines(self._settings.machines.directories, log_event),
         )
 
     @staticmethod

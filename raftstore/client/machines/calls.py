@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from raftstore.client.admin import Admin
 from raftstore.client.arguments import flag, text, whole
 from raftstore.client.context import Context
-from raftstore.client.definitions import warn_of_even_replicas
+from raftstore.client.definitions import warn_of_even_replicas, warn_of_findings
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.kip535 import Metadata
 from raftstore.client.machines.channel_set import AsyncChannelSet, key_bytes, query_spec
@@ -76,9 +76,11 @@ class MachineCalls:
         or that of an entry point of the group "raftstore.machines"; every node must be able to
         import it (UnknownMachineError names one that is not). Every channel has a leader when this
         returns. ``name`` and the other arguments are those of ``create_table``; names of tables and
-        channel sets are of one kind, and TableExistsError is raised for either.
+        channel sets are of one kind, and TableExistsError is raised for either. Lines of a class by
+        which replicas may come to differ are named by a UserWarning each (``machine_lint``).
         """
         warn_of_even_replicas(replicas)
+        warn_of_findings(machine)
 
         async def create() -> TableInfo:
             whole("partitions", partitions, 1, PARTITIONS_MAX)

@@ -289,13 +289,18 @@ class CatalogController:
     def _refusal(self, text: str | None) -> Refusal | None:
         if text is None:
             return None
-        known = {entry.node for entry in self.catalog.nodes.values()}
+        # A node whose Hello says more than the catalog registers it in a moment.
+        known = {
+            entry.node
+            for entry in self.catalog.nodes.values()
+            if entry.level >= self._known_levels.get(entry.node, 0)
+        }
         missing = ", ".join(node_name(node) for node in self.endpoints() if node not in known)
         if missing:  # as in the first moments of a cluster, and then an upgrade is no remedy
             return Refusal(
                 UnavailableError,
-                f"{missing}: not registered here yet, so this may be too new for it; start it if "
-                "it does not run",
+                f"{missing}: not registered here yet as it is, so this may be too new; start "
+                "it if it does not run",
             )
         return Refusal(StoreTooOldError, text)
 

@@ -555,6 +555,10 @@ def test_kind_or_format_is_refused_while_a_node_cannot_read_it() -> None:
         error, text = refusal
         assert error is StoreTooOldError
         assert "n3 is at level 0; upgrade" in text
+    controller.on_introduced(THIRD, "", LEVEL)
+    refusal = controller.refusal_of_format(EDITED_FORMAT)
+    assert refusal is not None
+    assert refusal[0] is UnavailableError, "n3 reported more, and is registered so in a moment"
     assert controller.refusal_of(RecordKind.ROWS) is None
     assert controller.refusal_of_format(1) is None
     bench.register()
