@@ -20,6 +20,8 @@ from tests.storage_helpers import CHANNEL, OTHER
 ME, F1, F2 = NodeId("n1@00"), NodeId("n2@00"), NodeId("n3@00")
 WALL = 1_700_000_000_000
 """The wall clock when the monotonic one shows 0."""
+CALLS_MAX = 100_000
+"""Of the timer within one wait."""
 TICK_MS, AHEAD_MS, KEYS_MAX, LATE_MS = 100, 1_000, 5, 5_000
 
 
@@ -85,8 +87,10 @@ class Bench:
 
     def run_to(self, now_ms: int) -> list[tuple[int, list[bytes]]]:
         """Timers up to then; what was proposed meanwhile, as moments after the start."""
-        before = len(self.proposed)
+        before, calls = len(self.proposed), 0
         while self.expirer.deadlines.next_ms <= now_ms:
+            calls += 1
+            assert calls < CALLS_MAX, "a timer is due for ever"
             self.now_ms = max(self.now_ms, self.expirer.deadlines.next_ms)
             self.expirer.on_timer(self.now_ms)
         self.now_ms = now_ms
