@@ -363,7 +363,8 @@ def _why_not_by_ticket(
         if taken is None or taken.node == ticket.replaces:
             return None
         text = (
-            f"the cluster has a node {name} already, {taken.node}; choose another --id, or if that "
-            f"one's store is lost, make a token with `raftstore cluster token --replaces {name}`"
+            f"the cluster has a node {name} already, {taken.node}; choose another --id and an "
+            "empty --data-dir, or if that one's store is lost, make a token with `raftstore "
+            f"cluster token --replaces {name}`"
         )
     return Refusal(JoinRefusedError, text)

@@ -227,8 +227,8 @@ def _expired(bench: NodeBench) -> Join:
         (_expired, "has expired; make a new one with `raftstore cluster token`"),
         (
             lambda bench: bench.joining(NEW_N3),
-            f"has a node n3 already, {N3}; choose another --id, or if that one's store is lost, "
-            "make a token with `raftstore cluster token --replaces n3`",
+            f"has a node n3 already, {N3}; choose another --id and an empty --data-dir, or if "
+            "that one's store is lost, make a token with `raftstore cluster token --replaces n3`",
         ),
         (lambda bench: bench.joining(N3), "has a node n3 already"),
     ],
