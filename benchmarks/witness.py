@@ -19,7 +19,7 @@ from raftstore.aio import AsyncClient
 from raftstore.local_cluster import LocalCluster
 from raftstore.types import node_name
 
-ROWS: Final = 100_000
+ROWS: Final = 50_000
 TINY_ROWS: Final = 4_000
 CHUNK_ROWS: Final = 500
 VALUE: Final = "x" * 1_000
