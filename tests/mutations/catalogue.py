@@ -18,6 +18,7 @@ from tests.mutations.rules.batch import BATCH_RULES
 from tests.mutations.rules.bound import BOUND_RULES
 from tests.mutations.rules.catching_up import CATCHING_UP_RULES
 from tests.mutations.rules.change import CHANGE_RULES
+from tests.mutations.rules.channelsets import CHANNELSET_RULES
 from tests.mutations.rules.client import CLIENT_RULES
 from tests.mutations.rules.cluster import CLUSTER_RULES
 from tests.mutations.rules.comparing import COMPARING_RULES
@@ -135,6 +136,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *RESIZING_RULES,
             *LEVEL_RULES,
             *MACHINE_RULES,
+            *CHANNELSET_RULES,
             *LIFETIME_RULES,
             *BATCH_RULES,
             *STAGED_RULES,

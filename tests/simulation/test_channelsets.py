@@ -16,7 +16,7 @@ from raftstore.ports.machine import MachineRules, MachineSource
 from raftstore.protocol.machines import CommandAck, SkipCommand, encode_command
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.payload import encode_rows
-from raftstore.protocol.publish import PubAck, PubMsg
+from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.machine_state import read_head
 from raftstore.testing.nemesis import Nemesis
@@ -299,6 +299,25 @@ def test_rows_are_refused_by_a_channel_set() -> None:
     refused = world.send(Write(world.channel, RecordKind.ROWS, payload, 1))
     assert isinstance(refused, SchemaError)
     assert "a channel set takes commands, not records of kind 1" in str(refused)
+
+
+def test_records_of_tables_are_not_even_proposed_by_a_leader() -> None:
+    """Committed they would end every node: a client that takes a channel set for a table must not
+    be able to have a step of its coordinator written."""
+    world = World(Counter, calm())
+    assert world.total(1) == 1
+    leader = world.cluster.believed_leader(world.channel)
+    assert leader is not None
+    runner = world.cluster.nodes[leader[0]].runner
+    assert runner is not None
+    found: list[PubAck | PubReject] = []
+    runner.controller.proposals.propose(
+        runner.channels[world.channel], b"", lambda answer, _: found.append(answer),
+        runner.clock.now_ms, kind=RecordKind.TXN,
+    )  # fmt: skip
+    assert isinstance(found[0], PubReject)
+    assert found[0].message == "a channel set takes no records of kind 8: it is no table"
+    assert world.total(1) == 2
 
 
 def test_machines_in_memory_are_those_that_keep_their_commands() -> None:

@@ -22,7 +22,7 @@ from raftstore.protocol.table_settings import (
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.schema_growth import grown_schema
 from raftstore.state_machines.catalog import Catalog, TableEntry
-from raftstore.types import DURABILITIES, node_name
+from raftstore.types import DURABILITIES, Durability, node_name
 
 TABLE_NAME_CHARS_MAX = 128
 TABLE_NAME: Final = re.compile(
@@ -105,6 +105,11 @@ def _channelset_problem(request: CreateTable) -> str | None:
             f"the machine's name has {len(request.machine)} characters, at most"
             f" {MACHINE_NAME_CHARS_MAX} are allowed"
         )
+    if request.durability != Durability.FSYNC.label:
+        return (
+            f"channel set {request.name!r} asks for durability {request.durability!r:.80}: a "
+            "command is applied exactly once only if it is durable, so give fsync"
+        )
     for what, value in (
         ("key columns", request.key_columns),
         ("a schema", request.schema_json),
@@ -175,8 +180,11 @@ def _value_problem(name: str, value: Any) -> str | None:
 def edited_entry(entry: TableEntry, changes: Mapping[str, Any]) -> TableEntry:
     """The entry with these changes; None is what a table has that was never set.
 
-    Raises SchemaError for columns that cannot be appended to this table.
+    Raises SchemaError for columns that cannot be appended to this table, and for what a channel set
+    cannot have.
     """
+    if entry.machine and (of_tables := sorted({ADD_COLUMNS, "ttl_ms"} & changes.keys())):
+        raise SchemaError(f"it is a channel set, which has no {of_tables[0]}; only tables do")
     schema_json = entry.schema_json
     if (added := changes.get(ADD_COLUMNS)) is not None:
         schema_json = grown_schema(entry.key_columns, schema_json, added)

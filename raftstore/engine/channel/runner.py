@@ -204,10 +204,10 @@ class ChannelRunner:
         What is too large is not even looked into: the core refuses it.
         """
         is_client = client != CLIENT_HANDLE_SELF
-        if message.leader == self.me and is_client and oversized(message) is None:
+        if message.leader == self.me and oversized(message) is None:
             try:
                 judge = partial(self.parts.stage_refusal, self)
-                refusal = judged(message, refusal, self.commands, judge)
+                refusal = judged(message, refusal, self.commands, judge, is_client=is_client)
             except (DecodeError, CorruptRecordError) as error:
                 self.reject(client, message, SchemaError, str(error))
                 return

@@ -34,9 +34,18 @@ def judged(
     refusal: Refusal | None,
     commands: UserCommands | None,
     stage_refusal: Callable[[PubMsg], Refusal | None],
+    *,
+    is_client: bool,
 ) -> Refusal | None:
-    """Why a client's message must not be sequenced; ``refusal`` is what is known already. Raises
-    DecodeError or CorruptRecordError where it is nothing that this channel takes."""
+    """Why a message must not be sequenced; ``refusal`` is what is known already. Raises DecodeError
+    or CorruptRecordError where it is nothing that this channel takes from a client, or a channel
+    set from its own node."""
+    if not is_client:
+        # A record that no machine takes would end every node that hosts the channel.
+        if commands is not None and message.kind is not RecordKind.MACHINE_STEP:
+            text = f"a channel set takes no records of kind {message.kind:d}: it is no table"
+            raise DecodeError(text)
+        return refusal
     if commands is not None:
         check_command(message.kind, message.payload, message.rows)
         return refusal or commands.refusal()

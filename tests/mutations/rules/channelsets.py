@@ -1,0 +1,98 @@
+"""Mutations of users' state machines: exactly once, rejections, stops and skips (S4.5, S10)."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+ADAPTER = "tests/unit/state_machines/test_user_machine.py::test_"
+WORLDS = "tests/simulation/test_channelsets.py::test_"
+
+CHANNELSET_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S10-rejected-writes",
+        "A command that the machine rejected leaves what it had written.",
+        Edit(
+            "UserMachine._command",
+            "isinstance(changes, CommandState) and not kept.is_rejected",
+            "isinstance(changes, CommandState)",
+        ),
+        directed(ADAPTER + "a_rejected_command_leaves_its_result_and_nothing_else"),
+    ),
+    mutation(
+        "S10-result-apart",
+        "The result of a command is not in the batch of its writes.",
+        Edit(
+            "Results.put",
+            "writes: list[tuple[bytes, bytes | None]] = [(result_key(seq), stored)]",
+            "writes: list[tuple[bytes, bytes | None]] = []",
+        ),
+        directed(ADAPTER + "a_command_writes_state_result_and_head_in_one_batch"),
+    ),
+    mutation(
+        "S10-journal-stays",
+        "A machine in memory applies again, after a restart, what its snapshot holds.",
+        Edit(
+            "UserMachine._note",
+            "beside += [(journal_key(seq), None) for seq in self._journal]",
+            "",
+        ),
+        directed(ADAPTER + "a_machine_in_memory_comes_back_from_its_snapshot_and_what_came_behind"),
+    ),
+    mutation(
+        "S10-half-a-command",
+        "A machine in memory goes on with what a command left that failed.",
+        Edit("UserMachine.apply_command", "self.forget()", ""),
+        directed(ADAPTER + "what_a_failed_command_did_to_a_machine_in_memory_is_undone"),
+    ),
+    mutation(
+        "S10-stop-passed-over",
+        "A command that cannot be applied is passed over in silence.",
+        Edit("UserMachine.apply_command", "ApplyResult((), failure=str(failed))", "NO_CHANGE"),
+        directed(ADAPTER + "a_failure_writes_nothing_and_says_what_was_raised_and_where"),
+    ),
+    mutation(
+        "S10-version-ignored",
+        "A node applies commands by code that is not of the version in force.",
+        Edit(
+            "UserMachine.apply_command",
+            "machine.version < head.version or machine.oldest_version > head.version",
+            "False",
+        ),
+        directed(ADAPTER + "code_that_is_not_of_the_version_in_force_applies_nothing"),
+    ),
+    mutation(
+        "S0.4-read-of-a-machine",
+        "A machine goes on with a read of its table that failed.",
+        Edit(
+            "UserMachine._run",
+            "if isinstance(state, CommandState) and state.broken is not None:\n"
+            "    raise state.broken\n"
+            "if len(result) > RESULT_BYTES_MAX:\n"
+            '    text = f"its result has {len(result)} bytes, at most {RESULT_BYTES_MAX} are '
+            'allowed"\n'
+            "    return KeptResult(is_rejected=True, reason=text)",
+            "",
+        ),
+        directed(ADAPTER + "a_broken_table_ends_the_node_whatever_the_machine_makes_of_it"),
+    ),
+    mutation(
+        "S4.5-result-of-before",
+        "The result of a command is unknown to a retry after a restart.",
+        Edit("Sequencer._answer_known", "written.is_kept_by_machine", "False"),
+        directed(WORLDS + "a_result_is_the_same_after_every_node_was_restarted"),
+    ),
+    mutation(
+        "S4.4-skip-of-the-acknowledged",
+        "A command is skipped that another replica has applied, and may have acknowledged.",
+        Edit("skip_problem", "position.applied_seq >= seq", "False"),
+        directed(WORLDS + "a_command_that_some_replica_has_applied_is_not_skipped"),
+    ),
+    mutation(
+        "S10-skip-unnoticed",
+        "A replica that applied what the others skipped goes on.",
+        Edit("UserMachine._step", "kept is not None and not kept.is_skipped", "False"),
+        directed(ADAPTER + "a_replica_that_applied_what_the_others_skipped_says_so_and_stops"),
+    ),
+)

@@ -1,0 +1,91 @@
+"""The code of users' machines on a node: where it is looked for, and what is no machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raftstore.config import MachineSettings
+from raftstore.errors import ConfigError, UnknownMachineError
+from raftstore.node.machines import InstalledMachines
+from raftstore.node.settings import node_settings, resolve_settings
+
+CODE = """
+import raftstore
+
+class Counter(raftstore.StateMachine):
+    version = 3
+    oldest_version = 2
+    def apply(self, command, context):
+        return b""
+
+class Unfinished(raftstore.StateMachine):
+    pass
+
+class Zero(Counter):
+    version = 0
+
+plain = 5
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a module of machines, which nobody imports behind the test."""
+    (tmp_path / "my_counters.py").write_text(CODE)
+    (tmp_path / "my_broken.py").write_text("1 / 0")
+    before = list(sys.path)
+    yield tmp_path
+    sys.path[:] = before
+    for name in ("my_counters", "my_broken"):
+        sys.modules.pop(name, None)
+
+
+def test_a_file_beside_the_program_is_found_in_the_directories_of_the_node(
+    directory: Path,
+) -> None:
+    """No package has to be installed to try a machine."""
+    machines = InstalledMachines([str(directory)])
+    source = machines.load("my_counters:Counter")
+    assert (source.version, source.oldest_version) == (3, 2)
+    assert source.make().apply(b"", None) == b""  # type: ignore[arg-type]
+    assert machines.load("my_counters:Counter") is source
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_nothing:Counter", "ModuleNotFoundError: No module named 'my_nothing'; install"),
+        ("my_broken:Counter", "ZeroDivisionError"),
+        ("my_counters:Missing", "has no attribute 'Missing'"),
+        ("my_counters:plain", "is 5, and no class derived from raftstore.StateMachine"),
+        ("my_counters:Unfinished", "lacks apply; write these methods"),
+        ("my_counters:Zero", "has version 0 and oldest_version 2"),
+        ("my_counters", "is neither module:Class nor an entry point"),
+        ("os.path:join()", "names no module and class; write package.module:Class"),
+    ],
+)
+def test_what_is_no_machine_is_refused_with_its_reason(
+    directory: Path, name: str, said: str
+) -> None:
+    """And what was looked for can be mended, without a restart if the module is new."""
+    with pytest.raises(UnknownMachineError) as refused:
+        InstalledMachines([str(directory)]).load(name)
+    assert said in str(refused.value)
+
+
+def test_directories_are_a_list_or_a_text_with_commas(tmp_path: Path) -> None:
+    """And each of them has to be there."""
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'[node]\nname = "n1"\ndata_dir = "d"\n[machines]\npath = ["{tmp_path}", "."]\n'
+    )
+    settings = node_settings(resolve_settings(file=file))
+    assert settings.machines.directories == (str(tmp_path), ".")
+    assert MachineSettings(" a , b,").directories == ("a", "b")
+    file.write_text('[node]\nname = "n1"\ndata_dir = "d"\n[machines]\npath = "/not/there"\n')
+    with pytest.raises(ConfigError, match=r"machines\.path names '/not/there', which is no dire"):
+        node_settings(resolve_settings(file=file))
