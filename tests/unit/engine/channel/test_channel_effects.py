@@ -50,6 +50,7 @@ def runner_of(term: int = 3) -> Any:
     runner.channel, runner.name, runner.term_operation = CHANNEL, "t/0", 17
     runner.elector.term = Term(term)
     runner.feed.queued_seq, runner.is_table_ahead = Seq(4), False
+    runner.commands = None
     runner._send = partial(ChannelRunner._send, runner)
     runner.parts.log.append.return_value = 21
     runner.parts.log.truncate.return_value = 22

@@ -42,6 +42,7 @@ def table(**fields: Any) -> Any:
         "max_batches_behind": None, "standby_reads": True, "max_replica_lag": None,
         "settings": TableSettings(retention_records=5_000),
         "placement": [[ME, ONE], [ONE, TWO]], "channels": (FIRST, SECOND), "is_resizing": False,
+        "machine": "", "machine_version": 0,
     }  # fmt: skip
     return SimpleNamespace(**entry | fields)
 
