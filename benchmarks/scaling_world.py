@@ -146,7 +146,7 @@ class ScalingWorld:
         return bool(self.cluster.table_channels) and self.cluster.every_channel_has_a_leader()
 
     def most_led(self) -> int:
-        """Of any node."""
+        """The number of channels that the busiest node leads."""
         return max(self.counts.led().values())
 
     def goal(self) -> int:

@@ -155,9 +155,6 @@ class CatalogController:
         self._find_code(parts, answers, machines, levels)
         self._make_standing_orders(parts)
         self._make_rebalancing(parts, answers, levels)
-        self.node_commands = NodeCommands(
-            identity, self.commands, answers, self, parts.clock.wall_ms, watch.is_up, parts.tell
-        )
 
     def _find_code(
         self,
@@ -179,8 +176,12 @@ class CatalogController:
     def _make_rebalancing(
         self, parts: ChannelParts[ChannelRunner], answers: ClientAnswers, levels: KnownLevels
     ) -> None:
-        """The parts that move replicas, one by one or so that nodes hold even shares."""
-        self.replica_commands = ReplicaCommands(self.commands, answers, self, self._watch.is_up)
+        """The parts that move nodes and replicas, one by one or so that nodes hold even shares."""
+        is_up = self._watch.is_up
+        self.node_commands = NodeCommands(
+            self._identity, self.commands, answers, self, parts.clock.wall_ms, is_up, parts.tell
+        )
+        self.replica_commands = ReplicaCommands(self.commands, answers, self, is_up)
         self.copy_reports = CopyReports(
             self._me, lambda: self.metadata.elector.leader, parts.outbox, levels.at_least
         )
@@ -189,7 +190,7 @@ class CatalogController:
             parts.settings.rebalance, parts.tell,
         )  # fmt: skip
         self.replacer = Replacer(
-            self, parts.ids, self._watch.is_up, parts.settings.replica.replace_after_ms, parts.tell
+            self, parts.ids, is_up, parts.settings.replica.replace_after_ms, parts.tell
         )
         self.rebalance_commands = RebalanceCommands(
             self.commands, answers, self, self.rebalancer, self.copy_reports, parts.tell

@@ -21,7 +21,7 @@ REPORTED_MAX: Final = 1_000
 
 
 class GivenAway:
-    """What this node gave away, and what the others reported of themselves."""
+    """Channels that this node gave away, and those that others reported."""
 
     def __init__(self, parts: LeaderParts, respect_ms: int) -> None:
         self._parts = parts

@@ -59,7 +59,7 @@ LEADERS_RULES: tuple[Mutation, ...] = (
         "leaders-off",
         "Leaders are made even although an operator has turned that off.",
         Edit("LeaderBalancer.is_on", "switch is None", "True"),
-        directed(EVEN + "an_operator_turns_it_off_and_on_whoever_plans"),
+        directed(EVEN + "an_operator_turns_it_off_and_on_for_every_planner"),
     ),
     mutation(
         "leaders-asked",

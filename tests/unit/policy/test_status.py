@@ -122,13 +122,11 @@ def test_status_has_the_documented_shape() -> None:
         "replicas": [
             {
                 "node": "n1", "up": True, "is_leader": True, "applied_seq": 9, "lag": 1,
-                "cannot_complete": False,
-                "member": "voter",
+                "cannot_complete": False, "member": "voter",
             },
             {
                 "node": "n2", "up": True, "is_leader": False, "applied_seq": None, "lag": None,
-                "cannot_complete": True,
-                "member": "voter",
+                "cannot_complete": True, "member": "voter",
             },
         ],
         "floors": [FLOOR],

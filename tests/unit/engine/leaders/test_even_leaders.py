@@ -427,7 +427,7 @@ def switch(world: World, is_on: bool | None) -> Message:
     return answers[0]
 
 
-def test_an_operator_turns_it_off_and_on_whoever_plans() -> None:
+def test_an_operator_turns_it_off_and_on_for_every_planner() -> None:
     """It is in the catalog: a planner that comes later obeys it, too, whatever its settings say."""
     world = World()
     assert isinstance(switch(world, False), Done)

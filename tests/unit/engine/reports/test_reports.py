@@ -107,12 +107,23 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
         "leader": metadata.elector.leader,
     }
     told = table_of(status)
-    core = runner.channels[channel].core
-    replicas, floors = told.pop("replicas"), told.pop("floors")
+    core, floors = runner.channels[channel].core, told.pop("floors")
     assert [(each["name"], each["is_given_up"]) for each in floors] == [("slow_replica", False)] * 2
     assert told.pop("log_bytes") > 0
     assert (told.pop("gaps"), told.pop("end_seq")) == ([], core.last_seq)
     check_record(told, leader, channel)
+    assert told.pop("replicas") == [
+        {
+            "node": node_name(node),
+            "up": True,
+            "is_leader": node == leader.node,
+            "applied_seq": core.commit_seq,
+            "lag": 0,
+            "cannot_complete": False,
+            "member": "voter",
+        }
+        for node in core.config().members
+    ]
     assert told == {
         "channel": channel.hex(),
         "table": "t",
@@ -132,18 +143,6 @@ def test_status_of_a_calm_node_tells_its_cluster_and_its_disk(
         "catch_up": None,
         "flapping": False,
     }
-    assert replicas == [
-        {
-            "node": node_name(node),
-            "up": True,
-            "is_leader": node == leader.node,
-            "applied_seq": core.commit_seq,
-            "lag": 0,
-            "cannot_complete": False,
-            "member": "voter",
-        }
-        for node in core.config().members
-    ]
 
 
 def test_status_tells_each_node_as_it_is_seen(
