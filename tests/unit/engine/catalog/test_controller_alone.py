@@ -82,7 +82,7 @@ class Bench:
         self.config = ChannelConfig((NODES,))
         self.proposed: list[bytes] = []
         self.outcomes: list[Callable[[PubAck | PubReject, int], None]] = []
-        self.reports = SimpleNamespace(hints=self.hints)
+        self.reports = SimpleNamespace(hints=self.hints, positions={})
         members = tuple((node, f"{node_name(node)}:7100") for node in NODES)
         me: Any = self
         parts: Any = SimpleNamespace(
