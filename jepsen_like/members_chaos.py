@@ -24,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -32,6 +33,7 @@ import click
 from jepsen_like.checker.verdict import Validity
 from jepsen_like.plan import Plan
 from jepsen_like.session import run_plan
+from jepsen_like.target.processes.operator import CALL_S, Operator
 from raftstore.client.blocking.client import Client
 from raftstore.client.replicas import ReplicaChange
 from raftstore.errors import ConfigError, RaftstoreError
@@ -44,7 +46,6 @@ WORKLOAD_S: Final = 60.0
 CLIENTS: Final = 4
 STEP_S: Final = 180.0
 """Within this each change has to end, kills or not."""
-CALL_S: Final = 10.0
 KILL_EVERY_S: Final = 6.0
 DOWN_S: Final = (0.3, 4.0)
 LOOK_S: Final = 0.3
@@ -159,6 +160,7 @@ class Changes:
     def __init__(self, nodes: Nodes, client: Client, rng: random.Random, end_s: float) -> None:
         self._nodes = nodes
         self._client = client
+        self._operator = Operator(client)
         self._rng = rng
         self._end_s = end_s
         self._names = (f"n{number}" for number in itertools.count(4))
@@ -192,9 +194,9 @@ class Changes:
     def _join_one(self) -> None:
         name = next(self._names)
         self._nodes.arm(name, next(self._points))
-        token = self._until("token", self._client.join_token)
+        token = self._until("token", self._operator.token)
         self._nodes.join(name, token)
-        self._until("join", lambda: self._is_up(name))
+        self._until("join", lambda: self._operator.is_up(name))
         self._count("join")
 
     def _spread(self, replicas: int) -> None:
@@ -202,66 +204,34 @@ class Changes:
         given again."""
         for channel in [each.channel for each in self._replicas() if each is not NOTHING]:
             voters = self._rng.sample(self._members(), replicas)
-            known = self._channel(channel)
+            known = next((each for each in self._replicas() if each.channel == channel), None)
             if known is None:
-                continue
+                continue  # the table went with its workload
             entering = [name for name in voters if name not in known.voters]
             leaving = [name for name in known.voters if name not in voters]
             for names, points in ((entering, ENTERS), (leaving, LEAVES)):
                 if names and self._rng.random() < 0.5:
                     self._nodes.arm(self._rng.choice(names), self._rng.choice(points))
+            order = partial(self._operator.order, channel, voters)
             if self._rng.random() < 0.2:
-                self._order(channel, voters)
-                self._cancel(channel)
-            self._order(channel, voters)
-            self._until(f"{replicas} replicas", lambda c=channel, v=voters: self._has(c, v))  # type: ignore[misc]
+                self._until("order", order)
+                self._until("cancel", partial(self._operator.cancel, channel))
+                self._count("cancel")
+            self._until("order", order)
+            self._until(f"{replicas} replicas", partial(self._operator.has, channel, voters))
             self._count(f"{replicas} replicas")
 
-    def _order(self, channel: str, voters: Sequence[str]) -> None:
-        def ordered() -> bool:
-            known = self._channel(channel)
-            if known is None or (set(known.voters) == set(voters) and not known.change):
-                return True
-            if known.change and set(known.ordered) == set(voters):
-                return True
-            self._client.order_replicas(channel, voters, timeout=CALL_S, force=True)
-            return True
-
-        self._until("order", ordered)
-
-    def _cancel(self, channel: str) -> None:
-        def cancelled() -> bool:
-            known = self._channel(channel)
-            if known is not None and known.change:
-                self._client.cancel_order(channel, known.change, timeout=CALL_S)
-                return False
-            return True
-
-        self._until("cancel", cancelled)
-        self._count("cancel")
-
-    def _has(self, channel: str, voters: Sequence[str]) -> bool:
-        known = self._channel(channel)
-        if known is None:
-            return True  # the table went with its workload
-        return not known.change and set(known.voters) == set(voters)
-
     def _retire(self, name: str) -> None:
-        self._until("drain", lambda: self._drains(name))
+        self._until("drain", lambda: self._operator.drain(name))
         self._nodes.arm(name, self._rng.choice(LEAVES))
         self._until("leave", lambda: self._leaves(name))
         self._nodes.forget(name)
         self._count("leave")
 
-    def _drains(self, name: str) -> bool:
-        self._client.drain_node(name, timeout=CALL_S)
-        return True
-
     def _leaves(self, name: str) -> bool:
-        if name in self._members():
+        if name in self._operator.names():
             self._nodes.leaves(name)
-            self._client.remove_node(name, timeout=CALL_S)
-        return name not in self._members()
+        return self._operator.retire(name)
 
     def _lose_disk(self) -> None:
         """Two commands: a token in its place, and the new node."""
@@ -269,9 +239,7 @@ class Changes:
         self._until("whole", self._is_whole)
         began = time.monotonic()
         self._nodes.forget(name)
-        token = self._until(
-            "replace", lambda: self._client.join_token(replaces=name, force=True, timeout=CALL_S)
-        )
+        token = self._until("replace", lambda: self._operator.token(replaces=name))
         self._nodes.arm(name, next(self._points))
         self._nodes.join(name, token)
         self._until("whole again", self._is_whole)
@@ -301,7 +269,7 @@ class Changes:
     def _state(self) -> str:
         """The state of all channels, for a message."""
         try:
-            found = self._client.replicas(timeout=CALL_S)
+            found = self._operator.replicas()
         except (RaftstoreError, OSError, TimeoutError) as error:
             return str(error)
         return "; ".join(
@@ -310,19 +278,11 @@ class Changes:
         )
 
     def _replicas(self) -> Sequence[ReplicaChange]:
-        return self._until("list", lambda: (*self._client.replicas(timeout=CALL_S),) or (NOTHING,))
-
-    def _channel(self, name: str) -> ReplicaChange | None:
-        found = (each for each in self._client.replicas(timeout=CALL_S) if each.channel == name)
-        return next(found, None)
+        return self._until("list", lambda: self._operator.replicas() or (NOTHING,))
 
     def _members(self) -> list[str]:
         """By the time of their coming."""
-        found = self._until("members", lambda: self._client.members(timeout=CALL_S))
-        return sorted((each.name for each in found), key=lambda name: int(name[1:]))
-
-    def _is_up(self, name: str) -> bool:
-        return any(each.name == name and each.up for each in self._client.members(timeout=CALL_S))
+        return self._until("members", self._operator.names)
 
     def _is_whole(self) -> bool:
         """Every replica of every table and of the catalog is on a live node, and no order open."""

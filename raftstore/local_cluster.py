@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -254,10 +254,19 @@ class LocalCluster:
             self._reap(name)
         self._spawn(name)
 
-    def join(self, name: str, token: str, *, environment: Mapping[str, str] | None = None) -> None:
+    def join(
+        self,
+        name: str,
+        token: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        advertise: Callable[[str], str] = lambda endpoint: endpoint,
+    ) -> None:
         """Start a new node that joins by a token of `join_token`, under a name that none here has,
         or that one had which was forgotten. It is of this cluster until it is forgotten; a cluster
         that is opened again in the directory has its founders only.
+
+        ``advertise``: gives the address that others use for its endpoint, say of a proxy.
         """
         if name in self._members:
             raise ConfigError(f"there is a node {name!r} already; forget it, or use another name")
@@ -265,7 +274,7 @@ class LocalCluster:
         if directory.exists():
             raise ConfigError(f"{directory} holds a node's data; remove it, or use another name")
         (endpoint,) = _free_endpoints(1)
-        self._members[name] = _Member(name, endpoint, directory, endpoint, token=token)
+        self._members[name] = _Member(name, endpoint, directory, advertise(endpoint), token=token)
         if environment is not None:
             self._environment = {**self._environment, name: environment}
         self._spawn(name)

@@ -28,6 +28,13 @@ class VoterSets:
     def __contains__(self, channel: Channel) -> bool:
         return channel in self._looks
 
+    def since(self, began: int) -> VoterSets:
+        """The same on a clock that began at this moment of the present one."""
+        found = VoterSets()
+        for channel, looks in self._looks.items():
+            found._looks[channel] = [(max(0, at - began), groups) for at, groups in looks]
+        return found
+
     def note(self, channel: Channel, now: int, groups: Iterable[Group]) -> None:
         """A look at this moment saw these sets; none at all, when no replica answered, says
         nothing."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from jepsen_like.checker.voters import VoterSets
 from jepsen_like.target.base import FaultUnavailableError, NotRunError, Target
 from jepsen_like.target.processes import ballast, power
 from jepsen_like.target.processes.aside import STARTED, Aside
@@ -27,9 +28,10 @@ from jepsen_like.target.processes.deaths import (
     NodeWatch,
     last_words,
 )
+from jepsen_like.target.processes.members import CALL_S, ProcessMembers
 from jepsen_like.target.processes.network import LOOPBACK, connect, extra_arguments
 from jepsen_like.target.processes.orders import Orders
-from jepsen_like.target.processes.proxy import Weather
+from jepsen_like.target.processes.proxy import Links, Weather
 from jepsen_like.target.processes.strikes import Strike, Strikes
 from raftstore.errors import ConfigError
 from raftstore.local_cluster import LocalCluster
@@ -104,6 +106,8 @@ class NodeProcesses(Target):
         """Of all nodes: node and line of an order to crash that explained a death already."""
         self.clients: Clients | None = None
         """Set by the run that starts clients."""
+        self._members: ProcessMembers | None = None
+        """From the first fault on that changes members."""
         self._done = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self.links = connect(self.cluster, network, seed)
@@ -135,6 +139,8 @@ class NodeProcesses(Target):
     def close(self) -> None:
         """End all processes, proxies and disks; logs and data stay in the directory."""
         self._done.set()
+        if self._members is not None:
+            self._members.close()
         if self._supervisor.is_alive():
             self._supervisor.join()
         self.cluster.close()
@@ -235,11 +241,14 @@ class NodeProcesses(Target):
 
     def start(self, nodes: Collection[str]) -> None:
         """Start those that are down; what was taken from their stores on purpose comes back."""
-        for node in nodes:
+        there = [node for node in nodes if node in self._wanted]  # a guest may have left meanwhile
+        for node in there:
             self._put_back(node)
             self._orders.change(node, crash_at="")
         with self._lock:
-            for node in nodes:
+            for node in there:
+                if node not in self._wanted:
+                    continue
                 if node in self._is_dark:
                     assert self._disks is not None
                     self._disks.come_back(node)
@@ -268,6 +277,65 @@ class NodeProcesses(Target):
         for node in nodes:
             if self.is_up(node):
                 self.cluster.resume(node)
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def settle_members(self, seconds: float) -> str:
+        """Wait until what faults changed of the members is as before; why it is not, or empty."""
+        return "" if self._members is None else self._members.settle(seconds)
+
+    def voters(self, began: int) -> VoterSets:
+        """Who voted in each partition, since when, on a clock that began at this moment of the
+        monotonic one; empty as long as no fault changed members."""
+        return VoterSets() if self._members is None else self._members.voters.since(began)
+
+    def operator(self) -> ProcessMembers:
+        """The one that changes members; FaultUnavailableError where nodes cannot join."""
+        if not isinstance(self.links, Links) or self._disks is not None:
+            raise FaultUnavailableError(
+                "no node joins where nodes have disks or network namespaces of their own: run it "
+                "on loopback, without disk-nearly-full and power losses"
+            )
+        if self._members is None:
+            self._members = ProcessMembers(
+                lambda: self.cluster.connect(timeout=CALL_S),
+                len(self.nodes),
+                self._start_guest,
+                self._adopt_guest,
+                self._end_guest,
+            )
+        return self._members
+
+    def _start_guest(self, name: str, token: str) -> None:
+        links = self.links
+        assert isinstance(links, Links)
+        with self._lock:
+            self._orders.beside(name, UNSYNCED_SUFFIX).touch()
+            self._wanted[name] = True
+            self._born[name] = self._log_bytes_of(name)
+            self._ended.pop(name, None)
+            environment = self._orders.add(name)
+            self.cluster.join(
+                name, token, environment=environment, advertise=lambda at: links.add(name, at)
+            )
+
+    def _adopt_guest(self, name: str) -> None:
+        self.nodes = (*self.nodes, name)
+
+    def _end_guest(self, name: str) -> bool:
+        """Later, if a fault has its directory in hand."""
+        assert isinstance(self.links, Links)
+        with self._lock:
+            if name in self._foreign or name in self._aside:
+                return False
+            self.nodes = tuple(node for node in self.nodes if node != name)
+            del self._wanted[name]
+            self.cluster.forget(name)
+            self.links.remove(name)
+        return True
+
+    def _has_left(self, node: str, code: int) -> bool:
+        return code == EXIT_CONFIG and self._members is not None and self._members.may_end(node)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -340,7 +408,7 @@ class NodeProcesses(Target):
         With the lock held.
         """
         for node, code in self.cluster.ended().items():
-            if not self._wanted[node] or node in self._ended:
+            if not self._wanted[node] or node in self._ended or self._has_left(node, code):
                 continue
             self._ended[node] = time.monotonic()
             self.exits.append((node, code))

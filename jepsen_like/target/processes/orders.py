@@ -18,6 +18,11 @@ class Orders:
         self._orders: dict[str, dict[str, Any]] = {node: {} for node in nodes}
         self._number = 0
 
+    def add(self, node: str) -> dict[str, str]:
+        """One more node; the variables that it gets."""
+        self._orders[node] = {}
+        return self.environment[node]
+
     @property
     def environment(self) -> dict[str, dict[str, str]]:
         """The variables that give each node the place of its orders."""

@@ -80,6 +80,18 @@ class Links:
         """A node that is down is refused at once, as by its own machine."""
         self._call(self._listen(name, is_on=is_on))
 
+    def add(self, name: str, endpoint: str) -> str:
+        """Stand in front of one more node; the address that others use."""
+        self.direct[name] = endpoint
+        self.listen(name, is_on=True)
+        return self.endpoints[name]
+
+    def remove(self, name: str) -> None:
+        """Stand there no more."""
+        self.listen(name, is_on=False)
+        self.direct.pop(name, None)
+        self.endpoints.pop(name, None)
+
     def block(self, links: Collection[tuple[str, str]]) -> None:
         """Let nothing pass on these links, in addition to those blocked already."""
         self.blocked = self.blocked | frozenset(links)

@@ -21,6 +21,7 @@ from jepsen_like.calls import Answer, Call, argument, asked, details_of
 from jepsen_like.checker.hearing import INFO_AGE_MS
 from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch, untruths
+from jepsen_like.checker.voters import VoterSets
 from jepsen_like.history import Operation
 from jepsen_like.nemesis.fault import Fault
 from jepsen_like.nemesis.witness import witnessed
@@ -39,7 +40,7 @@ from jepsen_like.target.processes.target import ProcessTarget
 from jepsen_like.workload.base import Client, Committed, Run, Workload
 from jepsen_like.workload.fates import asking_fates
 from raftstore.client.asyncio_client import AsyncClient
-from raftstore.errors import RaftstoreError
+from raftstore.errors import RaftstoreError, RequestError
 from raftstore.protocol.admin import TableInfo
 from raftstore.types import Outcome
 
@@ -50,9 +51,11 @@ PAUSE_S: Final = (0.0, 0.03)
 QUIET_MIN: Final = 0.2
 QUIET_MAX: Final = 0.8
 """Pauses between two faults, in parts of the plan's: the faults last, too."""
+CREATE_S: Final = 60.0
 CONVERGE_S: Final = 60.0
 OWN_CONVERGE_S: Final = 180.0
 """Of a cluster that its owner goes on striking."""
+SETTLE_S: Final = 120.0
 PROGRESS_S: Final = 5.0
 POLL_S: Final = 0.2
 STATUS_EVERY_S: Final = 1.0
@@ -168,8 +171,19 @@ class _Run:
         nodes = target.watched() if isinstance(target, ProcessTarget) else None
         return Run(
             self._history, commits, hashes, self._faults_noted, self._status, self._repeats,
-            self._held_ms, nodes,
+            self._held_ms, nodes, self._voters(),
         )  # fmt: skip
+
+    def _voters(self) -> VoterSets:
+        target = self._target
+        return target.voters(self._began) if isinstance(target, ProcessTarget) else VoterSets()
+
+    def _settle_members(self) -> None:
+        """What faults changed of the members is as before (S8)."""
+        target = self._target
+        why = target.settle_members(SETTLE_S) if isinstance(target, ProcessTarget) else ""
+        if why:
+            raise RunFailedError(f"members did not settle within {SETTLE_S:.0f} s: {why}")
 
     def _machine_watched(self) -> AbstractContextManager[object]:
         """Nodes elsewhere may have any machine."""
@@ -194,11 +208,11 @@ class _Run:
         admin = await self._connect()
         try:
             for table, partitions in self._workload.tables.items():
-                name = self._target.table_prefix + table
-                self._tables[table] = await admin.create_table(name, key="k", partitions=partitions)
+                self._tables[table] = await self._create(admin, table, partitions)
             await self._trouble(seconds, clients, admin)
             self._say("healing")
             await asyncio.to_thread(self._target.heal)
+            await asyncio.to_thread(self._settle_members)
             hashes = await self._converged(admin)
             await self._look_at_status(admin)
             self._say("reading back")
@@ -211,6 +225,19 @@ class _Run:
         finally:
             await admin.close()
         return hashes
+
+    async def _create(self, admin: AsyncClient, table: str, partitions: int) -> TableInfo:
+        """Again as long as that may help: another's cluster may have no leader just now."""
+        name, end = self._target.table_prefix + table, time.monotonic() + CREATE_S
+        while True:
+            try:
+                return await admin.create_table(
+                    name, key="k", partitions=partitions, if_not_exists=True
+                )
+            except RequestError as error:
+                if not error.retriable or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(POLL_S)
 
     async def _trouble(self, seconds: float, clients: int, admin: AsyncClient) -> None:
         """Clients and faults until the time is over; every open call is waited for."""

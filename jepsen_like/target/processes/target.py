@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from jepsen_like.target.base import FaultUnavailableError
@@ -256,6 +256,42 @@ class ProcessTarget(NodeProcesses):
             self.cluster.connect(timeout=ASK_TIMEOUT_S) as client,
         ):
             client.step_down(channel)
+
+    def replicas(self) -> dict[str, tuple[str, ...]]:
+        """By the catalog."""
+        return self.operator().replicas()
+
+    def staying(self) -> tuple[str, ...]:
+        """By the catalog."""
+        return self.operator().staying()
+
+    def move_replicas(self, channel: str, voters: Sequence[str]) -> None:
+        """The operator orders it as soon as somebody answers."""
+        self.operator().move(channel, voters)
+        self._strikes.note(f"replicas of {channel} to {', '.join(voters)}", [])
+
+    def restore_replicas(self, channel: str) -> None:
+        """Likewise."""
+        self.operator().restore(channel)
+
+    def join_node(self) -> str:
+        """A process behind a proxy of its own."""
+        name = self.operator().join()
+        self._strikes.note(f"{name} joins", [])
+        return name
+
+    def remove_node(self, node: str) -> None:
+        """Its process ends once it has left, and what it stored goes."""
+        self.operator().remove(node)
+
+    def drain_node(self, node: str) -> None:
+        """The operator orders it as soon as somebody answers."""
+        self.operator().drain(node)
+        self._strikes.note(f"drain {node}", [])
+
+    def keep_node(self, node: str) -> None:
+        """Likewise."""
+        self.operator().keep(node)
 
     # --- inside -----------------------------------------------------------------------------------
 
