@@ -14,7 +14,7 @@ from jepsen_like.target.base import FaultUnavailableError, Target
 
 LEAST: Final = 3
 """Replicas of a partition that may lose one."""
-CHANGING: Final = (2_000.0, 8_000.0)
+CHANGING: Final = (4_000.0, 12_000.0)
 """Long enough for an order to be carried out, mostly, and for other faults to meet it."""
 
 
