@@ -13,6 +13,7 @@ import raftstore
 from raftstore.cli.common import Context, json_text, pass_context
 from raftstore.cli.data import given_options, read_options
 from raftstore.client.machines.json_values import from_json, to_json
+from raftstore.client.results import ClusterStatus
 from raftstore.protocol.admin import TableInfo
 from raftstore.types import DurabilityName, node_name
 
@@ -133,7 +134,7 @@ def list_machines(context: Context) -> None:
 @click.argument("name")
 @pass_context
 def info(context: Context, name: str) -> None:
-    """Show one channel set: its machine, and who leads each partition.
+    """Show one channel set: its machine, who leads each partition, and why one stopped.
 
     \b
     Example:
@@ -141,12 +142,14 @@ def info(context: Context, name: str) -> None:
     """
     with context.connect() as client:
         found = client.channelset_info(name)
+        stops = _stops(client.cluster_status(), name)
     channels: list[dict[str, Any]] = [
         {
             "partition": number,
             "leader": None if channel.leader is None else node_name(channel.leader),
             "term": channel.term,
             "replicas": ",".join(node_name(node) for node in channel.replicas),
+            "stopped": stops.get(number),
         }
         for number, channel in enumerate(found.channels)
     ]
@@ -320,6 +323,16 @@ def remove(context: Context, name: str) -> None:
     with context.connect() as client:
         client.drop_channelset(name)
     context.say(f"channel set {name} is removed")
+
+
+def _stops(status: ClusterStatus, name: str) -> dict[int, str]:
+    """Why machines stopped, by partition."""
+    return {
+        own["partition"]: f"on {node.name}: {own['reason']}"
+        for node in status.nodes
+        for own in (() if node.status is None else node.status["channels"])
+        if own["table"] == name and own["mode"] == "stopped"
+    }
 
 
 def _summary(info: TableInfo) -> dict[str, Any]:

@@ -532,7 +532,7 @@ class Admin:
             channel,
             tuple(node for node in placed.replicas if node not in witnesses_of(placed)),
             ReplicaQuestions(self._context, channel_id),
-            TableSchema(table.key_columns, table.schema_json),
+            None if table.machine else TableSchema(table.key_columns, table.schema_json),
             now_ms=self._context.now_ms,
             timeout_ms=timeout_ms,
             shown_max=keys_max,

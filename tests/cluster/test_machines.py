@@ -119,5 +119,7 @@ def test_commands_are_applied_exactly_once_over_a_killed_leader(cluster: LocalCl
             counters.query("a", b"fail")
         assert shell_json(cluster, "machine", "query", "counters", "a") == COMMANDS
         assert shell_json(cluster, "machine", "command", "counters", "b", "3") == 3
+        shown = shell_json(cluster, "machine", "info", "counters")
+        assert [each["stopped"] for each in shown["channels"]] == [None]
         explained = shell_json(cluster, "explain", "query", "counters", "a", "--max-lag", "5")
         assert {each["node"] for each in explained["replicas"]} == set(NAMES)

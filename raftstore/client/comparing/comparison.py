@@ -68,7 +68,7 @@ class ChannelComparison:
         name: str,
         replicas: tuple[NodeId, ...],
         questions: ReplicaQuestions,
-        schema: TableSchema,
+        schema: TableSchema | None,
         *,
         now_ms: Callable[[], int],
         timeout_ms: int,
@@ -432,6 +432,8 @@ class ChannelComparison:
         }
         if not key.startswith(ROW_ENTRY):
             return EntryDifference("state", key.hex(), digests)
+        if self._schema is None:
+            return EntryDifference("row", key[len(ROW_ENTRY) :].hex(), digests)
         values = self._schema.decode_key(key[len(ROW_ENTRY) :])
         columns = dict(zip(self._schema.key_columns, values, strict=True))
         return EntryDifference("row", columns, digests)
