@@ -141,6 +141,7 @@ class Bench:
         elector = SimpleNamespace(role=self.role, leader=OTHER, term=Term(6))
         self.runners[channel] = SimpleNamespace(
             channel=channel, name=name, bounds=how["bounds"], elector=elector, core=core, me=ME,
+            commands=None,
             inform=lambda event, now_ms: self.calls.append(("inform", event, now_ms)),
         )  # fmt: skip
 
