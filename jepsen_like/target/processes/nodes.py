@@ -285,7 +285,7 @@ class NodeProcesses(Target):
         return "" if self._members is None else self._members.settle(seconds)
 
     def voters(self, began: int) -> VoterSets:
-        """Who voted in each partition, since when, on a clock that began at this moment of the
+        """The voters of each partition, since when, on a clock that began at this moment of the
         monotonic one; empty as long as no fault changed members."""
         return VoterSets() if self._members is None else self._members.voters.since(began)
 

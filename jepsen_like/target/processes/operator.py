@@ -1,6 +1,6 @@
-"""What an operator of real nodes looks at and asks for, one attempt at a time.
+"""Looks and requests of an operator of real nodes, one attempt at a time.
 
-Every method may raise what the client raises; who wants something asks again.
+Every method may raise what the client raises; callers ask again.
 """
 
 from __future__ import annotations

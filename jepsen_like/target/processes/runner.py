@@ -179,7 +179,7 @@ class _Run:
         return target.voters(self._began) if isinstance(target, ProcessTarget) else VoterSets()
 
     def _settle_members(self) -> None:
-        """What faults changed of the members is as before (S8)."""
+        """Wait until the members that faults changed are as before (S8)."""
         target = self._target
         why = target.settle_members(SETTLE_S) if isinstance(target, ProcessTarget) else ""
         if why:
