@@ -69,6 +69,17 @@ def _show(context: Context, found: ClusterStatus) -> None:
         context.show(None, channels)
     for text in warnings:
         context.say(f"warning: {text}")
+    if (switch := _switch(found)) is not None:
+        word = "on" if switch else "off"
+        context.say(f"an operator has turned even leaders {word} (`raftstore rebalance leaders`)")
+
+
+def _switch(found: ClusterStatus) -> bool | None:
+    """Whether leaders are made even, as an operator has said; None: settings count, or all nodes
+    are of versions that have no switch."""
+    reported = (node.status.get("leaders", {}) for node in found.nodes if node.status is not None)
+    known = (each.get("switch") for each in reported)
+    return next((switch for switch in known if switch is not None), None)
 
 
 def _leads(status: Mapping[str, Any]) -> int:

@@ -17,6 +17,7 @@ from raftstore.cli.common import Context
 from raftstore.cli.errors import exit_code, run_guarded
 from raftstore.cli.main import COMMANDS, cli, global_options_first
 from raftstore.cli.status import _channels as status_channels
+from raftstore.cli.status import _switch as status_switch
 
 
 def run(*arguments: str) -> Result:
@@ -188,6 +189,20 @@ def test_status_tells_a_replica_in_few_words(own: dict[str, Any], shown: str) ->
     )
     found: Any = SimpleNamespace(nodes=[node])
     assert status_channels(found)[0]["n1"] == shown
+
+
+@pytest.mark.parametrize(
+    ("reported", "switch"),
+    [((None, None), None), ((None, {}), None), (({"switch": None}, {"switch": False}), False)],
+)
+def test_status_says_what_an_operator_made_of_even_leaders(
+    reported: tuple[dict[str, Any] | None, ...],
+    switch: bool | None,
+) -> None:
+    """Nodes that are down, or of an older version, say nothing of it."""
+    nodes = [SimpleNamespace(status=None if own is None else {"leaders": own}) for own in reported]
+    found: Any = SimpleNamespace(nodes=nodes)
+    assert status_switch(found) is switch
 
 
 def test_yaml_output_holds_every_value() -> None:
