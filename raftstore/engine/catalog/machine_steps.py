@@ -38,7 +38,7 @@ Positions = Mapping[ChannelId, Mapping[NodeId, ChannelPosition]]
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """What the steps of machines work with."""
+    """The parts of a node that the steps of machines work with."""
 
     view: CatalogView
     channels: Mapping[ChannelId, ChannelRunner]

@@ -92,17 +92,22 @@ def _node_facts(node: NodeParts, peer: NodeId, endpoint: str, now_ms: int) -> No
     )
 
 
+def _mode_of(runner: ChannelRunner) -> tuple[str, str]:
+    """How the replica takes records, and why it does not go on if it does not."""
+    if runner.stopped_reason is not None:
+        return "stopped", runner.stopped_reason
+    if runner.commands is not None and (stop := runner.commands.refusal()) is not None:
+        return "stopped", stop.text
+    if runner.core.doubt:
+        return "recovering", in_doubt(runner)
+    if runner.core.is_recovering:
+        return "recovering", "acknowledged records are missing here (S0.3)"
+    return runner.core.mode.value, ""
+
+
 def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> ChannelFacts:
     lag, age = node.reader.lag(runner, now_ms)
-    mode, reason = runner.core.mode.value, ""
-    if runner.stopped_reason is not None:
-        mode, reason = "stopped", runner.stopped_reason
-    elif runner.commands is not None and (stop := runner.commands.refusal()) is not None:
-        mode, reason = "stopped", stop.text
-    elif runner.core.doubt:
-        mode, reason = "recovering", in_doubt(runner)
-    elif runner.core.is_recovering:
-        mode, reason = "recovering", "acknowledged records are missing here (S0.3)"
+    mode, reason = _mode_of(runner)
     healing = node.healing.describe(runner.channel)
     under_way = node.snapshots.receiver.progress(runner.channel, now_ms)
     reason = "; ".join(filter(None, (reason, healing, under_way)))

@@ -71,14 +71,14 @@ def test_a_file_beside_the_program_is_found_in_the_directories_of_the_node(
 def test_what_is_no_machine_is_refused_with_its_reason(
     directory: Path, name: str, said: str
 ) -> None:
-    """And what was looked for can be mended, without a restart if the module is new."""
+    """It can be mended, without a restart if the module is new."""
     with pytest.raises(UnknownMachineError) as refused:
         InstalledMachines([str(directory)]).load(name)
     assert said in str(refused.value)
 
 
 def test_directories_are_a_list_or_a_text_with_commas(tmp_path: Path) -> None:
-    """And each of them has to be there."""
+    """Each of them has to be there."""
     file = tmp_path / "node.toml"
     file.write_text(
         f'[node]\nname = "n1"\ndata_dir = "d"\n[machines]\npath = ["{tmp_path}", "."]\n'
