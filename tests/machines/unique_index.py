@@ -48,5 +48,5 @@ class UniqueIndex(raftstore.StateMachine):
             context.state.delete(address)
 
     def query(self, request: str, context: raftstore.QueryContext) -> str:
-        """Whose address it is; empty: nobody's."""
+        """The owner of an address; empty: it is free."""
         return (context.state.get(b"address/" + request.encode()) or b"").decode()

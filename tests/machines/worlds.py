@@ -81,7 +81,7 @@ def taking(rng: random.Random) -> Command | Query:
 
 
 def rate_is_kept(history: list[Operation]) -> None:
-    """What flowed out is at most what was there and what flowed back."""
+    """Permits that flowed out are at most those that were there and that flowed back."""
     allowed = [each for each in by_seq(history) if each.result.is_allowed]
     took = sum(each.asked.value.permits for each in allowed)  # type: ignore[union-attr]
     if allowed:

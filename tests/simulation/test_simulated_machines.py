@@ -103,7 +103,7 @@ def test_a_machine_that_raises_is_named_and_its_operations_are_shrunk() -> None:
 
 @pytest.mark.slow
 def test_a_seed_is_the_same_world_again() -> None:
-    """Or no failure could be replayed."""
+    """A failure can be replayed."""
     seen = []
 
     def note(history: list[Any]) -> None:

@@ -91,7 +91,7 @@ class Script:
         """Of the newest operation."""
 
     def next(self, last: Operation | None) -> Asked | None:
-        """What comes after an operation (None: the first one); None: nothing does."""
+        """The operation that comes after ``last`` (None: the first one); None: none does."""
         while self.number < self._count:
             self.number += 1
             if self._generator is not None:
