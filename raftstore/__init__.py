@@ -26,8 +26,10 @@ from raftstore.client.batches.batch_writes import BatchResult, BatchTicket, Tabl
 from raftstore.client.batches.stager import StagedParts
 from raftstore.client.blocking.batches import Stager
 from raftstore.client.blocking.client import BulkWriter, Client, ReadOnlyStore, Table, connect
+from raftstore.client.blocking.machines import ChannelSet
 from raftstore.client.comparing.results import ReplicaComparison
 from raftstore.client.kip535 import NodeMetadata
+from raftstore.client.machines.results import CommandResult, QueryResult
 from raftstore.client.members import ClusterMember
 from raftstore.client.position import Position
 from raftstore.client.replicas import ReplicaChange
@@ -150,6 +152,9 @@ __all__ = [
     "errors",
     "Client",
     "Table",
+    "ChannelSet",
+    "CommandResult",
+    "QueryResult",
     "BulkWriter",
     "ClientSettings",
     "Level",

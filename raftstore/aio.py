@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.batches.stager import AsyncStager
 from raftstore.client.kip535 import AsyncReadOnlyStore
+from raftstore.client.machines.channel_set import AsyncChannelSet
 from raftstore.client.opened import opening
 from raftstore.client.settings import ClientSettings
 from raftstore.client.table import AsyncTable
@@ -26,6 +27,7 @@ __all__ = [
     "connect",
     "AsyncClient",
     "AsyncTable",
+    "AsyncChannelSet",
     "AsyncBulkWriter",
     "AsyncStager",
     "AsyncReadOnlyStore",
