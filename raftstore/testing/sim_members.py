@@ -69,6 +69,8 @@ class MemberChanges:
         )
         self._joins: dict[str, SimJoin | None] = {}
         """Name -> the node that is on its way in; None: it begins in a moment."""
+        self._tries: dict[str, list[SimJoin]] = {}
+        """Nodes that asked for the place of a lost one, by name: one may be entered unknowingly."""
         self._leaving: dict[NodeId, None] = {}
         """Nodes that drain, to be removed."""
         self._lost: dict[NodeId, None] = {}
@@ -223,6 +225,11 @@ class MemberChanges:
     def _refused(self, join: SimJoin) -> None:
         name = node_name(join.node)
         self._count("join_refused", name)
+        entered = next((each for each in self._tries.get(name, ()) if each.is_entered), None)
+        if entered is not None and join.replaces is not None:
+            self._joins[name] = entered
+            self._operator.pause(entered.go_on)
+            return
         if join.replaces is None:
             del self._joins[name]
         else:
@@ -320,7 +327,9 @@ class MemberChanges:
 
     def _replace(self, lost: NodeId) -> None:
         name = node_name(lost)
-        self._joins[name] = SimJoin(self._operator, name, lost, self._joined, self._refused)
+        join = SimJoin(self._operator, name, lost, self._joined, self._refused)
+        self._joins[name] = join
+        self._tries.setdefault(name, []).append(join)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -174,7 +174,19 @@ class SimJoin:
         del sender
         if isinstance(answer, JoinAccepted):
             self._on_joined(self.node, answer)
-        elif is_final(answer):
+        elif is_final(answer) and not self.is_entered:
             self._on_refused(self)
         else:
             self._operator.pause(self._ask)
+
+    def go_on(self) -> None:
+        """Ask again: a request whose answer was lost had entered the node."""
+        self._ask()
+
+    @property
+    def is_entered(self) -> bool:
+        """Some copy of the catalog has it: a real node asks until it knows, and is refused only on
+        the connection that gave it its nonce."""
+        nodes = self._operator.cluster.nodes.values()
+        runners = [node.runner for node in nodes if node.runner is not None]
+        return any(self.node in runner.controller.catalog.numbers for runner in runners)
