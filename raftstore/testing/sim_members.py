@@ -70,7 +70,7 @@ class MemberChanges:
         self._joins: dict[str, SimJoin | None] = {}
         """Name -> the node that is on its way in; None: it begins in a moment."""
         self._tries: dict[str, list[SimJoin]] = {}
-        """Nodes that asked for the place of a lost one, by name: one may be entered unknowingly."""
+        """Nodes that asked to join, by name: one may be entered by a request that came late."""
         self._leaving: dict[NodeId, None] = {}
         """Nodes that drain, to be removed."""
         self._lost: dict[NodeId, None] = {}
@@ -196,6 +196,7 @@ class MemberChanges:
 
     def _end_orders(self) -> None:
         """Cancel orders that nobody can carry out any more: a node of theirs has left."""
+        self._resume_joins()
         leader = self._operator.metadata_leader()
         if leader is not None and leader.runner is not None:
             catalog = leader.runner.controller.catalog
@@ -215,12 +216,23 @@ class MemberChanges:
             return
         used = {*map(node_name, nodes), *self._joins}
         name = next(f"n{number}" for number in range(1, 99) if f"n{number}" not in used)
-        self._joins[name] = SimJoin(self._operator, name, None, self._joined, self._refused)
+        join = SimJoin(self._operator, name, None, self._joined, self._refused)
+        self._joins[name] = join
+        self._tries.setdefault(name, []).append(join)
 
     def _joined(self, node: NodeId, answer: JoinAccepted) -> None:
         del self._joins[node_name(node)]
         self._count("join", node)
         self._boot(self._cluster.add_node(node, answer))
+
+    def _resume_joins(self) -> None:
+        """Go on with nodes that gave up and were entered after that, by a request that was late."""
+        for name, tries in self._tries.items():
+            for join in tries if name not in self._joins else ():
+                if join.is_entered and join.node not in self._cluster.nodes:
+                    self._joins[name] = join
+                    join.go_on()
+                    break
 
     def _refused(self, join: SimJoin) -> None:
         name = node_name(join.node)
