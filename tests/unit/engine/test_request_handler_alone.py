@@ -107,6 +107,7 @@ class Bench:
             step_downs=SimpleNamespace(refusal=self._step_down_of),
             ring=self.ring,
             healing=SimpleNamespace(checks=SimpleNamespace(on_request=self._noted("check"))),
+            leaders=SimpleNamespace(given_away=SimpleNamespace(asked=self._noted("given away"))),
         )
 
     def _runner(self, channel: Any, name: str) -> Any:
@@ -386,6 +387,7 @@ def test_hand_over_is_awaited_before_it_is_asked_for() -> None:
     assert bench.ask(request) is None
     assert bench.calls == [
         ("await", CLIENT, request, bench.runner, NOW_MS),
+        ("given away", bench.runner, NOW_MS + request.timeout_ms),
         ("hand over", OTHER, "asked by an operator", NOW_MS),
     ]
     assert list(bench.active.touched) == [CHANNEL]

@@ -77,7 +77,7 @@ def test_report_within_a_turn_tells_what_the_turn_has_done_before() -> None:
     runner.begin_turn()
     write(cluster, channel, node, 1, now)
     runner.on_client_message(778, ClusterInfo(1), now)  # another call, of the same turn
-    told = {position.channel: position for _, position in reports._positions_here()}
+    told = {whole.channel: whole for _, whole, _ in reports._positions_here()}
     assert told[channel].last_seq == end + 1
     runner.end_turn(now)
 
