@@ -57,7 +57,7 @@ def machine(paths: tuple[Path, ...]) -> None:
 
 @machine.command()
 @click.argument("name")
-@click.argument("code", metavar="MACHINE")
+@click.argument("machine")
 @click.option(
     "--partitions",
     type=int,
@@ -85,7 +85,7 @@ def create(
     context: Context,
     /,
     name: str,
-    code: str,
+    machine: str,
     *,
     partitions: int,
     replicas: int,
@@ -105,7 +105,7 @@ def create(
     with context.connect() as client:
         client.create_channelset(
             name,
-            code,
+            machine,
             partitions=partitions,
             replicas=replicas,
             max_lag=max_lag,
@@ -165,7 +165,7 @@ def info(context: Context, name: str) -> None:
 @machine.command()
 @click.argument("name")
 @click.argument("key")
-@click.argument("value", metavar="COMMAND")
+@click.argument("command")
 @partition_option
 @click.option(
     "--guid",
@@ -179,7 +179,7 @@ def command(
     /,
     name: str,
     key: str,
-    value: str,
+    command: str,
     *,
     partition: int | None,
     guid: str | None,
@@ -198,7 +198,7 @@ def command(
     """
     with context.connect() as client:
         channelset = client.channelset(name, codec=raftstore.BYTES if is_bytes else None)
-        given = from_json(channelset.codecs().commands, _json(value, is_bytes=is_bytes))
+        given = from_json(channelset.codecs().commands, _json(command, is_bytes=is_bytes))
         if partition is None:
             done = channelset.command_result(key, given, guid=guid)
         else:

@@ -18,7 +18,8 @@
     │  ├─ TableExistsError             NOT_APPLIED, final
     │  ├─ SchemaError                  NOT_APPLIED, final      (key type, missing column, ...)
     │  │  ├─ PageTokenError            a page token that is damaged or of another scan
-    │  │  └─ PositionError             a position that is damaged or of another table
+    │  │  ├─ PositionError             a position that is damaged or of another table
+    │  │  └─ StateLimitError           a command wants more state than a machine may have
     │  ├─ ConflictError                NOT_APPLIED, final      (a condition did not hold)
     │  ├─ RejectedError                NOT_APPLIED, final      (a machine refused the command)
     │  ├─ UnknownMachineError          NOT_APPLIED, final      (a node cannot load its code)
@@ -203,6 +204,13 @@ class PositionError(SchemaError):
     """A position is damaged or belongs to another table."""
 
     code = "position"
+
+
+class StateLimitError(SchemaError):
+    """A command puts a key or value over its limit, or changes too many: every replica rejects the
+    command alike, unless the machine's ``apply`` takes care of it."""
+
+    code = "state_limit"
 
 
 class ConflictError(RequestError):

@@ -29,6 +29,7 @@ PAIRS: dict[type, type] = {
     raftstore.BulkWriter: aio.AsyncBulkWriter,
     raftstore.Stager: aio.AsyncStager,
     Snapshot: AsyncSnapshot,
+    raftstore.ChannelSet: aio.AsyncChannelSet,
 }
 ASYNCIO_ONLY = {
     (aio.AsyncClient, "connect"): "raftstore.connect makes the blocking client",
@@ -76,7 +77,9 @@ def in_blocking_words(annotation: object) -> str:
     if not isinstance(annotation, str):  # of ``self``: there is none
         return ""
     text = re.sub(
-        r"\bAsync(Client|Table|ReadOnlyStore|BulkWriter|Stager|Snapshot)\b", r"\1", annotation
+        r"\bAsync(Client|Table|ReadOnlyStore|BulkWriter|Stager|Snapshot|ChannelSet)\b",
+        r"\1",
+        annotation,
     )
     text = re.sub(r"^Coroutine\[Any, Any, (.*)\]$|^Awaitable\[(.*)\]$", r"\1\2", text)
     text = re.sub(r"^AsyncGenerator\[(.*), None\]$", r"Generator[\1, None, None]", text)

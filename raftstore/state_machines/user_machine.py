@@ -16,7 +16,14 @@ from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from raftstore.errors import DecodeError, RejectedError, RequestError, SchemaError, StorageError
+from raftstore.errors import (
+    DecodeError,
+    RejectedError,
+    RequestError,
+    SchemaError,
+    StateLimitError,
+    StorageError,
+)
 from raftstore.machine import (
     COMMAND_WRITES_MAX,
     RESULT_BYTES_MAX,
@@ -72,10 +79,6 @@ REASON_CHARS_MAX: Final = 1_000
 Writes = list[tuple[bytes, bytes | None]]
 
 
-class _OverLimitError(SchemaError):
-    """A command wants more than the contract gives: alike at every replica, so it is rejected."""
-
-
 class _FailedError(Exception):
     """A command cannot be applied; the text says why."""
 
@@ -124,10 +127,10 @@ class CommandState:
             raise SchemaError(f"a key and a value of the state are bytes, not {kinds}")
         if not 0 < len(key) <= STATE_KEY_BYTES_MAX:
             text = f"a key of the state has {len(key)} bytes, 1 to {STATE_KEY_BYTES_MAX} are"
-            raise _OverLimitError(f"{text} allowed")
+            raise StateLimitError(f"{text} allowed")
         if len(value) > STATE_VALUE_BYTES_MAX:
             text = f"the value of {key!r:.80} has {len(value)} bytes, at most"
-            raise _OverLimitError(f"{text} {STATE_VALUE_BYTES_MAX} are allowed")
+            raise StateLimitError(f"{text} {STATE_VALUE_BYTES_MAX} are allowed")
         self._write(key, value)
 
     def delete(self, key: Any) -> None:
@@ -139,7 +142,7 @@ class CommandState:
     def _write(self, key: bytes, value: bytes | None) -> None:
         self.written[key] = value
         if len(self.written) > COMMAND_WRITES_MAX:
-            raise _OverLimitError(f"a command changes more than {COMMAND_WRITES_MAX} keys")
+            raise StateLimitError(f"a command changes more than {COMMAND_WRITES_MAX} keys")
 
 
 class NoState:
@@ -318,7 +321,7 @@ class UserMachine(StateMachine):
         )  # fmt: skip
         try:
             result = machine.results.encode(machine.apply(command, context))
-        except (RejectedError, _OverLimitError) as error:
+        except (RejectedError, StateLimitError) as error:
             return KeptResult(is_rejected=True, reason=_cut(str(error)))
         except (Exception, SystemExit) as error:
             if isinstance(state, CommandState) and state.broken is not None:

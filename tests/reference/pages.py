@@ -78,6 +78,7 @@ REMEDIES = {
     "table_exists": "use the existing table, or another name",
     "schema": "correct the row, the key or the definition; the message names the column",
     "conflict": "read the row again and decide with what it holds now",
+    "state_limit": "put smaller keys and values, or split the command into several",
     "rejected": "the machine's own reason is in the message; decide by it",
     "unknown_machine": "install the package with the machine on the node that the message names",
     "machine_stopped": "install a version that can apply the command, or have it skipped",

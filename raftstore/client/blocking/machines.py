@@ -118,7 +118,7 @@ class MachineClient:
         if_not_exists: bool = False,
         timeout: float | None = None,
     ) -> TableInfo:
-        """Create a channel set: partitions, each a replicated log with a state machine behind."""
+        """Create a channel set: partitions, each a replicated log with a state machine."""
         return self._loop.call(
             self._client.create_channelset(
                 name,

@@ -13,7 +13,7 @@ from raftstore.client.context import Context
 from raftstore.client.definitions import warn_of_even_replicas, warn_of_findings
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.kip535 import Metadata
-from raftstore.client.machines.channel_set import AsyncChannelSet, key_bytes, query_spec
+from raftstore.client.machines.channel_set import AsyncChannelSet, Key, key_bytes, query_spec
 from raftstore.client.machines.code import codecs_given, name_of
 from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.read_spec import ReadOptions, count_of
@@ -70,7 +70,7 @@ class MachineCalls:
         if_not_exists: bool = False,
         timeout: float | None = None,
     ) -> Coroutine[Any, Any, TableInfo]:
-        """Create a channel set: partitions, each a replicated log with a state machine behind it.
+        """Create a channel set: partitions, each a replicated log with a state machine.
 
         ``machine``: a subclass of StateMachine, or its name ``package.module:Class``,
         or that of an entry point of the group "raftstore.machines"; every node must be able to
@@ -139,7 +139,7 @@ class MachineCalls:
         )
 
     async def explain_query(
-        self, name: str, key: str | bytes, **options: Unpack[ReadOptions]
+        self, name: str, key: Key, **options: Unpack[ReadOptions]
     ) -> ReadExplanation:
         """Return which replicas a query would ask now, in which order, and why not the others."""
         deadline_ms = self._context.deadline_ms(options.get("timeout"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raftstore.errors import PayloadTooLargeError, RejectedError, SchemaError
+from raftstore.errors import PayloadTooLargeError, RejectedError, SchemaError, StateLimitError
 from raftstore.machine import (
     COMMAND_BYTES_MAX,
     RESULT_BYTES_MAX,
@@ -18,7 +18,7 @@ from raftstore.machine import (
     QueryContext,
     StateMachine,
 )
-from raftstore.testing.machines.memory_state import MemoryState, NoState, OverLimitError, digest_of
+from raftstore.testing.machines.memory_state import MemoryState, NoState, digest_of
 from raftstore.types import Guid, Seq, Term
 
 START_MS: Final = 1_700_000_000_000
@@ -108,7 +108,7 @@ class LocalMachine:
             return Applied(None, f"the command is none of this machine: {error}")
         try:
             made = self._object.apply(value, self._context(key, place))
-        except (RejectedError, OverLimitError) as error:
+        except (RejectedError, StateLimitError) as error:
             self._state.drop()
             return Applied(None, str(error))
         except BaseException:

@@ -10,12 +10,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
-from raftstore.errors import SchemaError
+from raftstore.errors import SchemaError, StateLimitError
 from raftstore.machine import COMMAND_WRITES_MAX, STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX
-
-
-class OverLimitError(SchemaError):
-    """A command wants more than the contract gives; every replica rejects it alike."""
 
 
 class MemoryState:
@@ -60,7 +56,7 @@ class MemoryState:
             raise SchemaError(f"the value of {key!r:.80} is {type(value).__name__}; give bytes")
         if len(value) > STATE_VALUE_BYTES_MAX:
             message = f"the value of {key!r:.80} has {len(value)} bytes"
-            raise OverLimitError(f"{message}; allowed are {STATE_VALUE_BYTES_MAX}")
+            raise StateLimitError(f"{message}; allowed are {STATE_VALUE_BYTES_MAX}")
         self._write(key, value)
 
     def delete(self, key: bytes) -> None:
@@ -104,13 +100,13 @@ class MemoryState:
         if not isinstance(key, bytes):
             raise SchemaError(f"the key {key!r:.80} is {type(key).__name__}; give bytes")
         if not key:
-            raise OverLimitError("the key is empty; give at least one byte")
+            raise StateLimitError("the key is empty; give at least one byte")
         if len(key) > STATE_KEY_BYTES_MAX:
             message = f"the key {key[:80]!r}... has {len(key)} bytes"
-            raise OverLimitError(f"{message}; allowed are {STATE_KEY_BYTES_MAX}")
+            raise StateLimitError(f"{message}; allowed are {STATE_KEY_BYTES_MAX}")
         if key not in self._written and len(self._written) >= COMMAND_WRITES_MAX:
             message = f"a command writes more than {COMMAND_WRITES_MAX} keys"
-            raise OverLimitError(f"{message}; split it into several commands")
+            raise StateLimitError(f"{message}; split it into several commands")
         self._written[key] = value
 
 

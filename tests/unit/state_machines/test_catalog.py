@@ -259,15 +259,15 @@ def test_records_about_the_log_change_nothing(kind: RecordKind) -> None:
         (RecordKind.COMMAND, msgspec.msgpack.encode({"op": "rename_table"}), "rename_table"),
         (
             RecordKind.COMMAND,
-            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 7}),
-            "catalog format 7 is newer than 6; run a newer version on this node",
+            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 8}),
+            "catalog format 8 is newer than 7; run a newer version on this node",
         ),
         (
             RecordKind.COMMAND,
             msgspec.msgpack.encode({"op": "register_node", "entry": b"\x80"}),
             "no NodeEntry",
         ),
-        (RecordKind.COMMAND, create_table_command(table(format=7)), "catalog format 7 is newer"),
+        (RecordKind.COMMAND, create_table_command(table(format=8)), "catalog format 8 is newer"),
     ],
 )
 def test_record_that_cannot_be_understood_stops_the_node(
@@ -298,7 +298,7 @@ def test_stored_bytes_are_those_of_the_command() -> None:
     [
         ((b"?/1", b"\x80"), "unknown sort"),
         ((b"t/1", b"\x80"), "no TableEntry"),
-        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 7))), "catalog format 7 is newer"),
+        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 8))), "catalog format 8 is newer"),
     ],
 )
 def test_catalog_refuses_rows_that_this_version_cannot_read(
