@@ -45,8 +45,8 @@ spark-old: ## the same on the oldest pyspark that is supported, and over Spark C
 simulate: venv-dev ## deterministic simulation (SEEDS=1..200, ARGS="--only member_changes")
 	@$(BIN)/raftstore simulate --seeds $(SEEDS) $(ARGS)
 
-machine-worlds: venv-dev ## simulate the shipped state machines and the test machines (SEEDS=1..200)
-	@$(BIN)/python -m tests.machines --seeds $(SEEDS)
+machine-worlds: venv-dev ## simulate the shipped state machines and the test machines (SEEDS=1..200 ARGS=--members)
+	@$(BIN)/python -m tests.machines --seeds $(SEEDS) $(ARGS)
 
 mutations: venv-dev ## break each rule on purpose: its guards must notice (ARGS="--rule S3.1")
 	@$(BIN)/python -m tests.mutations $(ARGS)

@@ -12,8 +12,11 @@ import msgspec
 import raftstore
 from raftstore.cli.common import Context, json_text, pass_context
 from raftstore.cli.data import given_options, read_options
+from raftstore.client.machines.code import Codecs
 from raftstore.client.machines.json_values import from_json, to_json
 from raftstore.client.results import ClusterStatus
+from raftstore.errors import SchemaError
+from raftstore.machine import Codec
 from raftstore.protocol.admin import TableInfo
 from raftstore.types import DurabilityName, node_name
 
@@ -198,7 +201,8 @@ def command(
     """
     with context.connect() as client:
         channelset = client.channelset(name, codec=raftstore.BYTES if is_bytes else None)
-        given = from_json(channelset.codecs().commands, _json(command, is_bytes=is_bytes))
+        codecs = channelset.codecs()
+        given = _value(codecs, codecs.commands, _json(command, is_bytes=is_bytes))
         if partition is None:
             done = channelset.command_result(key, given, guid=guid)
         else:
@@ -262,7 +266,8 @@ def query(
     with context.connect() as client:
         channelset = client.channelset(name, codec=raftstore.BYTES if is_bytes else None)
         asked = None if request is None else _json(request, is_bytes=is_bytes)
-        asked = from_json(channelset.codecs().queries, asked)
+        codecs = channelset.codecs()
+        asked = _value(codecs, codecs.queries, asked)
         if is_all:
             _print(context, [to_json(each) for each in channelset.query_all(asked, **given)])
             return
@@ -357,6 +362,19 @@ def _json(text: str, *, is_bytes: bool) -> Any:
         raise click.UsageError(
             f"{text!r:.60} is not JSON ({error}); write text with quotes, as in '\"text\"', or "
             "give --bytes."
+        ) from error
+
+
+def _value(codecs: Codecs, codec: Codec[Any], given: Any) -> Any:
+    """What a codec takes; where the class is not here, the error says how it is found."""
+    try:
+        return from_json(codec, given)
+    except SchemaError as error:
+        if not codecs.lacks:
+            raise
+        raise SchemaError(
+            f"{error}. {codecs.lacks.partition(', so')[0]}: to use its codecs, name the directory "
+            "of its module, as in: raftstore machine --path DIR ..."
         ) from error
 
 
