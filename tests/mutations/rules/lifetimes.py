@@ -177,12 +177,16 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
         "S10-expiry-never-catches-up",
         "Pauses between records that expire rows stay, however late they are.",
         Edit("Expirer._waits", "due.late_ms < self._settings.late_ms_max", "True"),
-        directed(EXPIRER + "rows_that_have_been_due_for_long_go_without_pauses"),
+        directed(EXPIRER + "rows_that_became_late_behind_a_record_do_not_wait_for_its_pause"),
     ),
     mutation(
         "S10-expiry-waits-for-others",
         "The rows of a channel expire when all that is due before them in others is gone.",
-        Edit("Expirer._waits", "now_ms >= until_ms", "False"),
+        Edit(
+            "Expirer._waits",
+            "since_ms + self._settings.tick_ms",
+            "since_ms + 100 * self._settings.tick_ms",
+        ),
         directed(EXPIRER + "no_channel_waits_for_its_turn_longer_than_a_tick"),
     ),
     mutation(

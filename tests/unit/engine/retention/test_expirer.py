@@ -251,6 +251,17 @@ def test_rows_that_have_been_due_for_long_go_without_pauses() -> None:
         assert len(bench.run_to(bench.now_ms)) == 1
 
 
+def test_rows_that_became_late_behind_a_record_do_not_wait_for_its_pause() -> None:
+    """The pause of the record before counts for rows that are in time alone."""
+    bench = Bench()
+    for number in range(2 * KEYS_MAX):
+        bench.row(b"%05d" % number, 10)
+    assert len(bench.run_to(TICK_MS)) == 1
+    bench.now_ms = 10 + LATE_MS
+    bench.committed(11)
+    assert len(bench.run_to(bench.now_ms)) == 1
+
+
 def test_full_record_that_was_refused_is_not_repeated_with_each_write() -> None:
     """Without a quorum, or while there is no space: once in a while is enough."""
     bench = Bench()
