@@ -383,7 +383,7 @@ class Node:
                 self.outbox,
                 ignore,
                 unsynced_bytes_max=settings.storage.unsynced_bytes_max,
-                space=DiskSpace(self.me, settings.storage, ignore, no_disk, ignore),
+                space=DiskSpace(self.me, settings.storage, ignore, no_disk, int, ignore),
                 stall=no_stall,
             ),
             active=self.active,

@@ -97,7 +97,8 @@ class NodeRunner:
         self.levels = KnownLevels(me, identity.level)
         self.outbox = Outbox(ports.log, ports.transport, self.levels.takes_bundles)
         offer = SpaceHandOvers(me, self.channels).offer
-        self.space = DiskSpace(me, settings.storage, self.events.tell, ports.free_bytes, offer)
+        look = ports.free_bytes, ports.log.unsynced_bytes
+        self.space = DiskSpace(me, settings.storage, self.events.tell, *look, offer)
         self.guard = StorageGuard(
             me,
             ports.log,

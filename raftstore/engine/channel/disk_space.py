@@ -35,15 +35,18 @@ class DiskSpace:
         settings: StorageSettings,
         tell: Tell,
         free_bytes: Callable[[], int | None],
+        unwritten_bytes: Callable[[], int],
         give_away: Callable[[int], None],
     ) -> None:
-        """``free_bytes``: by the newest look at the disk; None: not known. ``give_away`` (now_ms):
-        offer the node's leaderships to others, called at each look while there is no space."""
+        """``free_bytes``: by the newest look at the disk; None: not known. ``unwritten_bytes``: of
+        the log, that may still have to find room there. ``give_away`` (now_ms): offer the node's
+        leaderships to others, called at each look while there is no space."""
         self._me = me
         self._bytes_min = settings.min_free_bytes
         self._interval_ms = settings.free_check_ms
         self._tell = tell
         self._free_bytes = free_bytes
+        self._unwritten_bytes = unwritten_bytes
         self._give_away = give_away
         self.free_bytes: int | None = None
         self.is_low = False
@@ -136,6 +139,8 @@ class DiskSpace:
         if free is None:
             self.is_near = False
             return
+        # A slow disk has yet to take what was logged before this look, and does not show it.
+        self.free_bytes = free = max(0, free - self._unwritten_bytes())
         self.is_near = free < NEAR_MARKS * self._bytes_min
         self._judge(free)
 

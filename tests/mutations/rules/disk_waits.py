@@ -62,6 +62,12 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         directed(SPACE + "guard_counts_the_log_before_records_are_taken_near_the_marks_only[True]"),
     ),
     mutation(
+        "GAP-13-unwritten",
+        "What a slow disk has yet to write of the log fills what the marks keep free.",
+        Edit("DiskSpace._look", "free - self._unwritten_bytes()", "free"),
+        directed(SPACE + "what_a_slow_disk_has_yet_to_write_counts_at_each_look"),
+    ),
+    mutation(
         "GAP-13-create",
         "A table is proposed that no node has room for, and whether it was created is unknown.",
         Edit("TableCommands.on_create_table", "self._refuse_full(*asked, placement)", "False"),
