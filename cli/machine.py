@@ -366,7 +366,7 @@ def _json(text: str, *, is_bytes: bool) -> Any:
 
 
 def _value(codecs: Codecs, codec: Codec[Any], given: Any) -> Any:
-    """What a codec takes; where the class is not here, the error says how it is found."""
+    """Make of JSON what a codec takes; the error says how a class that is not here is found."""
     try:
         return from_json(codec, given)
     except SchemaError as error:
