@@ -264,6 +264,8 @@ class FramedProtocol(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         self.write_queued()
+        if transport.is_closing():
+            return  # what was queued met a reset: uvloop takes nothing more and raises
         transport.write(encode_frame_of(Goodbye(code=code, message=message)))
         # From now on resume_writing means that everything was written.
         transport.set_write_buffer_limits(high=0)
