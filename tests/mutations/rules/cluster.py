@@ -379,14 +379,4 @@ CLUSTER_RULES: tuple[Mutation, ...] = (
         ),
         directed(PLACES + "placement_of_many_tables_keeps_leaders_balanced"),
     ),
-    mutation(
-        "placement-order",
-        "A placement depends on the order in which nodes are named.",
-        Edit(
-            "place_table",
-            "sorted(dict.fromkeys(nodes))",
-            "list(dict.fromkeys(nodes))",
-        ),
-        directed(PLACES + "placement_is_complete_and_balanced"),
-    ),
 )

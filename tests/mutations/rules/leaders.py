@@ -8,6 +8,7 @@ from tests.mutations.syntax import Edit
 
 PLANS = "tests/unit/policy/test_leader_balance.py::test_"
 STAYS = "tests/unit/engine/leaders/test_settled.py::test_"
+SETTLED = "tests/unit/engine/leaders/test_settled.py::test_"
 EVEN = "tests/unit/engine/leaders/test_even_leaders.py::test_"
 ADMIN = "tests/integration/client/test_admin.py::test_"
 COMMAND = "tests/cli/test_rebalance.py::test_"
@@ -111,13 +112,13 @@ LEADERS_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "leaders-respect",
-        "A leader goes back to where an operator has taken it from.",
+        "A leader goes back at once to the node that gave it away, for whatever reason.",
         Edit(
             "SettledLeaders.look",
             "now_ms + self._settings.respect_ms",
             "now_ms",
         ),
-        directed(EVEN + "what_an_operator_moved_stays_for_a_while"),
+        directed(SETTLED + "leadership_that_a_live_node_gave_away_stays_for_longer"),
     ),
     mutation(
         "leaders-restart",
