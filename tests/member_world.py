@@ -84,7 +84,7 @@ class MemberWorld:
             node: {} for node in NODES
         }
         """By who knows it: number and applied seq of the others, as they reported it last."""
-        self.trims = self.skips = 0
+        self.trims = self.skips = self.late_skips = 0
         self.newest = Seq(0), founders
         """The newest configuration that anybody knows to be committed."""
         self.counted_early: set[int] = set()
@@ -387,28 +387,42 @@ class MemberWorld:
             core = self.world[me].replica
             if not core.is_witness:
                 continue
-            floor = self._held_to(me)
-            for _, _, config in core.known_configs():
-                held = {
-                    node: seq
-                    for node, (number, seq) in self.reported[me].items()
-                    if number == config.number_of(node)
-                }
-                floor = min(floor, rows_seq(config, held))
+            floor = self._reported_rows(me, self._held_to(me))
             self._let_go(ReplicaId(me, self.world[me].number), floor)
             self.trims += 1
 
+    def _reported_rows(self, me: NodeId, limit: Seq) -> Seq:
+        for _, _, config in self.world[me].replica.known_configs():
+            held = {
+                node: seq
+                for node, (number, seq) in self.reported[me].items()
+                if number == config.number_of(node)
+            }
+            limit = min(limit, rows_seq(config, held))
+        return limit
+
     def skip(self) -> None:
-        """W6: a leader lets a witness begin behind what enough voters with rows hold."""
+        """W6: a leader lets a witness begin behind what enough voters with rows hold, and the only
+        one behind all that is committed: what it holds it judges itself."""
         for leader in self._up():
             node = self.world[leader]
             config, core = node.replica.config(), node.replica
             if node.role is Role.LEADER:
-                base = min(core.rows_seq(), core.commit_seq)
-                for each in config.members:
-                    if config.is_witness(each):
-                        self._let_go(ReplicaId(each, config.number_of(each)), base)
-                        self.skips += 1
+                for each in filter(config.is_witness, config.members):
+                    base = min(core.rows_seq(), core.commit_seq)
+                    if core.is_only_witness(each) and self._may_let_go(each, core.commit_seq):
+                        base = core.commit_seq
+                        self.late_skips += base > core.rows_seq()
+                    self._let_go(ReplicaId(each, config.number_of(each)), base)
+                    self.skips += 1
+
+    def _may_let_go(self, witness: NodeId, base: Seq) -> bool:
+        """Whether enough voters with rows said to a witness that they have what it holds."""
+        node = self.world[witness]
+        if not (node.is_up and self.hosting[witness]):
+            return False
+        held = min(node.disk.last_seq, base)
+        return self._reported_rows(witness, held) >= held
 
     def _let_go(self, witness: ReplicaId, seq: Seq) -> None:
         self.trimmed[witness] = max(seq, self.trimmed.get(witness, Seq(0)))

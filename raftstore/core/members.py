@@ -7,6 +7,7 @@ from typing import NamedTuple
 from raftstore.core.configs import ConfigEntry
 from raftstore.core.leader import Leader
 from raftstore.core.membership import Stage, stage_of
+from raftstore.core.quorum import is_only_witness
 from raftstore.core.state import ChannelState
 from raftstore.types import ChangeTarget, ChannelConfig, NodeId, ReplicaNumber, Seq, Term
 
@@ -69,6 +70,19 @@ class MemberViews:
         """Leader: up to where so many voters with rows hold the log that no witness is needed
         (W6); 0 elsewhere."""
         return Seq(0) if self._leader is None else self._leader.rows_seq()
+
+    def is_only_witness(self, node: NodeId) -> bool:
+        """Leader: whether this voter is the only witness, and the voters do not change (W6)."""
+        configs = [each.config for each in self._state.configs.entries]
+        return self._leader is not None and is_only_witness(configs, node)
+
+    @property
+    def held_at_most(self) -> Seq | None:
+        """Up to where this replica may ever have held the log: to its end, unless acknowledged
+        records are missing or in doubt; None: that is not known (S0.3, S0.6)."""
+        state = self._state
+        is_whole = state.keeps_promises or state.recovering is None
+        return state.last_seq if is_whole and state.doubt is None else None
 
     def committed_config(self) -> ConfigEntry:
         """The newest configuration that is known to be committed."""

@@ -65,6 +65,16 @@ def rows_seq(config: ChannelConfig, match: Mapping[NodeId, Seq]) -> Seq:
     return Seq(best or 0)
 
 
+def is_only_witness(configs: Iterable[ChannelConfig], node: NodeId) -> bool:
+    """Whether this voter is the only witness in each configuration, none of which is joint. What it
+    never held was committed by voters with rows alone then, so many as make a majority (W6)."""
+    return all(
+        not config.is_joint
+        and [each for each in config.voters if config.is_witness(each)] == [node]
+        for config in configs
+    )
+
+
 def quorum_ms(config: ChannelConfig, clocks: Mapping[NodeId, int]) -> int:
     """Latest time that the clocks of a majority of every voter set have reached; 0: there is none.
 

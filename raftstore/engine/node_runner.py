@@ -301,6 +301,7 @@ class NodeRunner:
                 self.space.shortage,
                 self.catch_ups,
                 lambda: self.controller.catalog.rebalance.throttle,
+                lambda *asked: self.retention.floors.rows_seq(*asked),  # noqa: PLW0108 - made later
             )
         )
         self.controller.copy_reports.taken = self.snapshots.receiver.transfers

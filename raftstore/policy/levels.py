@@ -86,6 +86,9 @@ RESTORE_LEVEL: Final = 6
 LEADER_SWITCH_LEVEL: Final = LEVEL_OF_TAG[Tag.SwitchLeaders]
 """Nodes below it know of no switch for even leaders, and go by their settings."""
 
+WITNESS_BASE_LEVEL: Final = 8
+"""A witness below it takes every base that it is given, whatever it holds for others (W6)."""
+
 LEVEL_OF_FORMAT: Final = {
     2: 1,
     3: TABLE_SETTINGS_LEVEL,

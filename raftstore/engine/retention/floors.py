@@ -124,7 +124,7 @@ class Floors:
         found = [Floor(OLDER_VERSION, name, runner.core.base.seq, None) for name in self.older()]
         found += [*self._slow_replicas(runner), *self._change_readers(runner, now_ms)]
         if not runner.has_rows:
-            found.append(Floor(WITNESS, "", self._rows_seq(runner), None))
+            found.append(Floor(WITNESS, "", self.rows_seq(runner, runner.core.last_seq), None))
         for source in self.sources:
             found += source(runner)
         self._forget_others(runner.channel, found)
@@ -186,12 +186,13 @@ class Floors:
                 seq = max(seq, reported.applied_seq)  # a leader gets it with each acknowledgement
             yield Floor(SLOW_REPLICA, node_name(node), seq, self._settings.slow_replica_bytes)
 
-    def _rows_seq(self, runner: ChannelRunner) -> Seq:
-        """W6: what a voter with rows has applied it held durably before, and no crash takes it back
-        (S10). What another life of its replica said is not its word (M4). One that is cut off gives
-        way to the configuration before, so all count that may."""
+    def rows_seq(self, runner: ChannelRunner, limit: Seq) -> Seq:
+        """W6: up to where, and not above ``limit``, a witness here is not needed. What a voter with
+        rows has applied it held durably before, and no crash takes it back (S10). What another life
+        of its replica said is not its word (M4). One that is cut off gives way to the configuration
+        before, so all count that may."""
         known = self._watch.positions.get(runner.channel, NOT_HEARD)
-        lowest = runner.core.last_seq
+        lowest = limit
         for _, _, config in runner.core.known_configs():
             held = {
                 node: position.applied_seq

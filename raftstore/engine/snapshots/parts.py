@@ -15,7 +15,7 @@ from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.message import Message
 from raftstore.protocol.replica_snapshots import AskSnapshotRest
-from raftstore.types import ChannelId, NodeId
+from raftstore.types import ChannelId, NodeId, Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,21 @@ class SnapshotParts:
 
     throttle: Callable[[], int] = lambda: 0
     """Bytes that operators let a node send in a second; 0: the setting counts."""
+
+    rows_seq: Callable[[ChannelRunner, Seq], Seq] = lambda _, limit: limit
+    """Up to where, and not above the limit, voters with rows hold what a witness has (W6)."""
+
+    def why_kept(self, runner: ChannelRunner, base_seq: Seq) -> str | None:
+        """W6: why the log here must not begin behind a base at this seq; None: it may. A witness
+        lets go of nothing that it holds, or may have held, before enough voters with rows do."""
+        if runner.has_rows:
+            return None
+        most = runner.core.held_at_most
+        held = base_seq if most is None else min(most, base_seq)
+        rows = self.rows_seq(runner, held)
+        if rows >= held:
+            return None
+        return f"voters with rows are known to have what is up to seq {rows}, the log here {held}"
 
     def knows(self, node: NodeId) -> bool:
         """Whether the node's version has replica snapshots."""

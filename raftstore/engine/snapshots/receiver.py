@@ -469,6 +469,7 @@ class SnapshotReceiver:
         if transfer is None or transfer.lacking is None:
             return
         reason = offer.reason or why_no_base(transfer.lacking, offer.seq)
+        reason = reason or self._parts.why_kept(transfer.runner, offer.seq)
         base = Base(offer.term, offer.seq, offer.chain_hash, offer.folds)
         if reason is None:
             try:

@@ -19,6 +19,7 @@ from typing import Final
 
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.policy.levels import WITNESS_BASE_LEVEL
 from raftstore.ports.log import BASE_BYTES_MAX, Base
 from raftstore.ports.table_copy import (
     POSITION_KEY,
@@ -97,6 +98,7 @@ class SnapshotSender:
         self._log = parts.log
         self._tables = parts.tables
         self._channels = parts.channels
+        self._nodes_at_level = parts.nodes_at_level
         self._settings = parts.settings
         self._send = parts.send
         self._throttle = parts.throttle
@@ -166,9 +168,13 @@ class SnapshotSender:
 
     def _why_no_base_for(self, witness: NodeId, channel: ChannelId, base: Base) -> str | None:
         """W6: a witness that skips records holds them no longer, or never will; so there must be
-        enough voters with rows that do. Only a leader knows."""
-        runner = self._channels[channel]
-        if not runner.core.config().is_witness(witness) or runner.core.rows_seq() >= base.seq:
+        enough voters with rows that do. Only a leader knows, also that a channel's only witness
+        never will hold what these voters committed without it; what it held it judges itself."""
+        core = self._channels[channel].core
+        if not core.config().is_witness(witness) or core.rows_seq() >= base.seq:
+            return None
+        judges_itself = witness in self._nodes_at_level(WITNESS_BASE_LEVEL)
+        if judges_itself and core.is_only_witness(witness):
             return None
         return (
             f"too few voters with rows are known here to hold what is below seq {base.seq}; a "

@@ -9,6 +9,7 @@ from tests.mutations.syntax import Edit
 ROLES = "tests/unit/core/test_roles.py::test_"
 TERMS = "tests/unit/election/test_terms.py::test_"
 WITNESSES = "tests/unit/engine/catalog/test_witnesses.py::test_"
+ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
 READERS = "tests/unit/engine/catalog/test_read_replicas.py::test_"
 
 ROLE_RULES: tuple[Mutation, ...] = (
@@ -88,8 +89,51 @@ ROLE_RULES: tuple[Mutation, ...] = (
     mutation(
         "W6-base",
         "A witness is given a base above what enough voters with rows hold.",
-        Edit("SnapshotSender._why_no_base_for", "runner.core.rows_seq() >= base.seq", "True"),
+        Edit("SnapshotSender._why_no_base_for", "core.rows_seq() >= base.seq", "True"),
         directed(WITNESSES + "base_for_a_witness_waits_for_voters_with_rows"),
+    ),
+    mutation(
+        "W6-behind",
+        "A witness far behind waits for a voter that waits for a leader that waits for it.",
+        Edit("SnapshotSender._why_no_base_for", "core.is_only_witness(witness)", "False"),
+        directed(WITNESSES + "base_for_a_witness_waits_for_voters_with_rows"),
+    ),
+    mutation(
+        "W6-older",
+        "A witness that does not judge itself is given a base as one that does.",
+        Edit(
+            "SnapshotSender._why_no_base_for",
+            "witness in self._nodes_at_level(WITNESS_BASE_LEVEL)",
+            "True",
+        ),
+        directed(WITNESSES + "base_for_a_witness_waits_for_voters_with_rows"),
+    ),
+    mutation(
+        "W6-only",
+        "A witness may skip what another one holds, and no voter with rows.",
+        Edit(
+            "is_only_witness",
+            "[each for each in config.voters if config.is_witness(each)] == [node]",
+            "config.is_witness(node)",
+        ),
+        directed(
+            "tests/unit/core/test_quorum.py::"
+            "test_only_witness_is_one_without_which_voters_with_rows_commit[one_of_two]"
+        ),
+    ),
+    mutation(
+        "W6-held",
+        "A witness far behind lets go what it holds for a late voter.",
+        Edit(
+            "SnapshotReceiver.on_base", "self._parts.why_kept(transfer.runner, offer.seq)", "None"
+        ),
+        directed(ENDINGS + "offer_of_a_base_is_refused_by_a_witness_that_holds_more"),
+    ),
+    mutation(
+        "W6-held-once",
+        "A witness that lost records counts as one that never held them.",
+        Edit("MemberViews.held_at_most", "is_whole and state.doubt is None", "True"),
+        directed(WITNESSES + "witness_takes_no_base_above_what_it_holds_for_a_late_voter"),
     ),
     mutation(
         "W7-reads",

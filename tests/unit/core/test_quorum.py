@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.core.quorum import has_quorum, majority, quorum_seq
-from raftstore.types import ChannelConfig, NodeId, Seq
+from raftstore.core.quorum import has_quorum, is_only_witness, majority, quorum_seq
+from raftstore.types import ChannelConfig, MemberRole, NodeId, Seq
 from tests.core_world import N1, N2, N3, OUTSIDER, TRIO
 
 JOINT = ChannelConfig(((N1, N2, N3), (N3, NodeId("n4"), NodeId("n5"))))
@@ -65,3 +65,42 @@ def test_quorum_seq_is_held_by_a_majority_and_the_next_is_not(seqs: list[int]) -
     held = quorum_seq(ChannelConfig((tuple(nodes),)), dict(zip(nodes, map(Seq, seqs), strict=True)))
     assert sum(seq >= held for seq in seqs) >= majority(len(seqs))
     assert sum(seq >= held + 1 for seq in seqs) < majority(len(seqs))
+
+
+@pytest.mark.parametrize(
+    ("configs", "is_only"),
+    [
+        ([ChannelConfig(((N1, N2, N3),), roles={N3: MemberRole.WITNESS})], True),
+        (
+            [
+                ChannelConfig(((N1, N2, N3),), roles={N3: MemberRole.WITNESS}),
+                ChannelConfig(((N1, N2, N3),), (OUTSIDER,), roles={N3: MemberRole.WITNESS}),
+            ],
+            True,
+        ),
+        ([TRIO], False),
+        ([ChannelConfig(((N1, N2),), (N3,), roles={N3: MemberRole.WITNESS})], False),
+        (
+            [
+                ChannelConfig(
+                    ((N1, N2, N3, OUTSIDER),),
+                    roles={N3: MemberRole.WITNESS, OUTSIDER: MemberRole.WITNESS},
+                )
+            ],
+            False,
+        ),
+        (
+            [
+                ChannelConfig(((N1, N2, N3),), roles={N3: MemberRole.WITNESS}),
+                ChannelConfig(((N1, N2, N3), (N1, OUTSIDER, N3)), roles={N3: MemberRole.WITNESS}),
+            ],
+            False,
+        ),
+    ],
+    ids=["alone", "beside_a_learner", "none", "no_voter", "one_of_two", "joint"],
+)
+def test_only_witness_is_one_without_which_voters_with_rows_commit(
+    configs: list[ChannelConfig], *, is_only: bool
+) -> None:
+    """W6: another witness, or voters that come, may be what a record was committed by instead."""
+    assert is_only_witness(configs, N3) is is_only

@@ -126,7 +126,7 @@ class Copy:
 class Bench:
     """A node with two channels that it leads, or follows, and what it says and does."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, rows_to: int = 0, **settings: Any) -> None:
         self.now_ms = 1_000
         self.did: list[str] = []
         """Steps of copies and tables, of the log and of the channel, in order."""
@@ -166,6 +166,7 @@ class Bench:
             reopen=lambda runner: self.did.append(f"reopen {runner.name}"),
             first_id=FIRST_ID,
             shortage=self._shortage,
+            rows_seq=lambda runner, limit: min(limit, Seq(rows_to)),
         )
 
     def _shortage(self, more_bytes: int) -> str | None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from raftstore.core.replica import Replica
 from raftstore.engine.retention.floors import WITNESS
 from raftstore.ports.log import Base
 from raftstore.ports.table_copy import POSITION_KEY
 from raftstore.protocol.admin import ContentHash
 from raftstore.protocol.message import Done, Failed, Message, Request
+from raftstore.protocol.node import Hole
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.reads import Get
 from raftstore.protocol.replica_snapshots import (
@@ -21,7 +23,7 @@ from raftstore.protocol.replica_snapshots import (
 )
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import Level, MemberRole, Seq, node_name
+from raftstore.types import History, Level, MemberRole, Seq, Term, node_name
 from tests.unit.engine.catalog.replica_world import World
 from tests.unit.engine.engine_world import ask, publish, run, spy
 
@@ -210,8 +212,8 @@ def test_witness_that_needs_a_table_gets_its_position_alone() -> None:
     assert chunk.all_pairs == 1
 
 
-def test_base_for_a_witness_waits_for_voters_with_rows() -> None:
-    """W6: what it skips it never holds, so others must."""
+def test_base_for_a_witness_waits_for_voters_with_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W6: what it skips it never holds, so others must: not another witness instead."""
     world, witness = with_witness()
     late = other_of(world, witness)
     late.crash("to be late")
@@ -220,6 +222,11 @@ def test_base_for_a_witness_waits_for_voters_with_rows() -> None:
     sender = leader.runner.snapshots.sender
     core = runner_of(world, leader).core
     at = Base(core.term, core.commit_seq, bytes(16), b"")
+    assert sender._why_no_base_for(witness.node, world.channel, at) is None
+    with monkeypatch.context() as older:
+        older.setattr(sender, "_nodes_at_level", lambda _: ())
+        assert sender._why_no_base_for(witness.node, world.channel, at), "it would not judge itself"
+    monkeypatch.setattr(Replica, "is_only_witness", lambda *_: False)
     reason = sender._why_no_base_for(witness.node, world.channel, at)
     assert reason is not None
     assert "too few voters with rows" in reason
@@ -229,6 +236,57 @@ def test_base_for_a_witness_waits_for_voters_with_rows() -> None:
     assert sender._why_no_base_for(witness.node, world.channel, at) is None
     follower = runner_of(world, late).core
     assert follower.rows_seq() == 0, "only a leader knows"
+    monkeypatch.undo()
+    assert not follower.is_only_witness(witness.node), "nor this"
+    assert runner_of(world, world.leader).core.is_only_witness(witness.node)
+
+
+def test_witness_takes_no_base_above_what_it_holds_for_a_late_voter() -> None:
+    """W6: its log is the second copy, which the leader's word does not end. What it may have held
+    and lost counts as well."""
+    world, witness = with_witness()
+    late = other_of(world, witness)
+    late.crash("to be late")
+    end = runner_of(world, witness).core.last_seq
+    put(world, 2)
+    runner = runner_of(world, witness)
+    parts = witness.runner.snapshots.receiver._parts
+    assert parts.why_kept(runner, end) is None
+    reason = parts.why_kept(runner, runner.core.commit_seq)
+    assert reason is not None
+    assert "voters with rows are known to have what is up to seq" in reason
+    assert parts.why_kept(runner_of(world, world.leader), runner.core.commit_seq) is None
+    late.boot()
+    run(world.cluster, 5_000)
+    runner = runner_of(world, witness)
+    assert parts.why_kept(runner, Seq(runner.core.last_seq + 9)) is None, "it never held that"
+    runner.core._state.recovering = History(runner.core.term, runner.core.last_seq)
+    runner.core._state.keeps_promises = False
+    assert parts.why_kept(runner, runner.core.last_seq) is None
+    assert parts.why_kept(runner, Seq(runner.core.last_seq + 9)) is not None
+
+
+@pytest.mark.slow
+def test_witness_far_behind_makes_the_quorum_while_a_damaged_voter_waits_for_a_leader() -> None:
+    """W6, O6: logs were trimmed beyond its end while it was away, and a voter lost records that
+    nobody has any more: that one takes part when a leader has committed, and the leader in its term
+    when it has the witness."""
+    world, witness = with_witness(retention=True)
+    leader, damaged = world.leader, other_of(world, witness)
+    end = runner_of(world, witness).core.last_seq
+    witness.crash("away for long")
+    for counter in range(2, 50):
+        put(world, counter, size=400, within_ms=200)
+    assert runner_of(world, leader).core.base.seq > end
+    assert runner_of(world, damaged).core.base.seq > end
+    runner = runner_of(world, damaged)
+    runner.hole = Hole(runner.core.base.seq, runner.core.last_seq, Term(1), ())
+    leader.crash("to forget what others hold")
+    leader.boot()
+    witness.boot()
+    run(world.cluster, 20_000)
+    assert world.leader is leader
+    put(world, 50)
 
 
 def test_status_of_every_node_says_who_is_the_witness() -> None:

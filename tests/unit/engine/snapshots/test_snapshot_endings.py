@@ -229,6 +229,26 @@ def test_base_that_must_not_be_taken_is_refused(changed: Any, reason: str) -> No
     assert bench.done() == []
 
 
+@pytest.mark.parametrize(
+    ("held_at_most", "rows_to", "is_taken"),
+    [(4, 4, True), (4, 3, False), (9, 5, True), (9, 4, False), (None, 5, True), (None, 4, False)],
+)
+def test_offer_of_a_base_is_refused_by_a_witness_that_holds_more(
+    held_at_most: int | None, rows_to: int, *, is_taken: bool
+) -> None:
+    """W6: than enough voters with rows are known to have; where that is not known, of all that the
+    base stands for (seq 5)."""
+    bench = Receiving(rows_to=rows_to)
+    bench.mine.has_rows, bench.mine.core.held_at_most = False, held_at_most
+    bench.asking_base()
+    bench.offer_base()
+    if is_taken:
+        assert bench.done() == ["pause orders/3", "rebase orders/3"]
+    else:
+        assert bench.failed().startswith("voters with rows are known to have what is up to seq")
+        assert bench.done() == []
+
+
 def test_base_that_was_not_asked_for_does_not_help_a_replica_without_rows() -> None:
     """S0.3: it asked for a table; below any base its rows are gone."""
     bench = Receiving()
