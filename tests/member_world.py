@@ -16,7 +16,9 @@ With ``roles`` orders also name witnesses and readers, and witnesses trim what t
 ``python -m tests.member_world 1..2000 roles``.
 
 * What is committed is held by a majority of each voter set that is committed: by voters with rows
-  that have it in their durable logs, and by witnesses that have not trimmed it (O7).
+  that have it in their durable logs, and by witnesses that have not trimmed it (O7). Of a joint
+  configuration the old voters hold all of it; the new ones what was committed by counting them,
+  until they hold everything, which ends it (W2).
 * A reader never stands; a witness is in office for its term start alone.
 """
 
@@ -421,7 +423,8 @@ class MemberWorld:
         node = self.world[witness]
         if not (node.is_up and self.hosting[witness]):
             return False
-        held = min(node.disk.last_seq, base)
+        most = node.replica.held_at_most
+        held = base if most is None else min(most, base)
         return self._reported_rows(witness, held) >= held
 
     def _let_go(self, witness: ReplicaId, seq: Seq) -> None:
@@ -432,9 +435,13 @@ class MemberWorld:
         for me in self._up():
             known = self.world[me].replica.committed_config()
             self.newest = max(self.newest, (known.seq, known.config), key=itemgetter(0))
-        config = self.newest[1]
-        for group in config.voter_sets:
+        joint_seq, config = self.newest
+        for number, group in enumerate(config.voter_sets):
+            # W2: a joint configuration lasts until the new voters hold what was committed before.
+            first_seq = joint_seq if number else 0
             for seq in self.committed.keys() - self.counted_early:
+                if seq < first_seq:
+                    continue
                 holding = [node for node in group if self._holds(config, node, Seq(seq))]
                 if 2 * len(holding) <= len(group):
                     raise Violation(f"seq {seq} is held by {holding} of {group} alone (O7)")

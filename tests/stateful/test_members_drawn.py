@@ -23,3 +23,11 @@ def test_witnesses_and_readers_change_in_drawn_worlds() -> None:
     assert sum(world.done_orders for world in worlds) > 0
     assert sum(world.trims for world in worlds) > 0
     assert sum(world.skips for world in worlds) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [339, 649])
+def test_new_voters_hold_everything_when_the_joint_configuration_ends(seed: int) -> None:
+    """W2: not before: one is late (339), or the leader takes the change back, counts by the old
+    voters alone, and so commits the joint record without them (649, M8)."""
+    assert run(seed, has_roles=True).done_orders > 0
