@@ -32,6 +32,8 @@ from raftstore.testing.sim_publisher import SimPublisher
 from raftstore.types import NodeId, Outcome, RecordKind, Seq
 from tests.unit.state_machines.test_user_machine import INT, Counter, Mended, Tally
 
+pytestmark = pytest.mark.slow
+
 WAIT_MS = 60_000.0
 RULES = MachineRules(results_kept=40, journal_bytes=400)
 """So few that results go and snapshots come within a world."""

@@ -27,6 +27,8 @@ from tests.far_scene import PATIENCE_MS, Scene
 from tests.sim_client import SimClient, play
 from tests.unit.engine.engine_world import run
 
+pytestmark = pytest.mark.slow
+
 LIMIT_BYTES = 2 * KIB
 """Of one answer of history; records of this size are answered one by one."""
 
@@ -226,7 +228,6 @@ def derived(scene: Scene, node: SimNode) -> dict[str, object]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_trimmed", [False, True])
 def test_lesson_17_positions_derived_from_a_log_are_right_after_each_truncation(
     is_trimmed: bool,
@@ -319,7 +320,6 @@ def test_lesson_19_feed_from_positions_that_were_just_cut() -> None:
     assert whole[-1].seq == base
 
 
-@pytest.mark.slow
 def test_lesson_19_feed_over_an_install_and_two_snapshots_in_a_row() -> None:
     """Lesson 19: a reader at a replica that takes one snapshot, and another one before it has a
     base for the first, is refused or gets what is so, never less and never more."""

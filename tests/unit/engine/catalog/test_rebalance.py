@@ -29,6 +29,8 @@ from raftstore.types import NodeId, node_name
 from tests.unit.engine.catalog.test_replica_commands import World
 from tests.unit.engine.engine_world import ask, run
 
+pytestmark = pytest.mark.slow
+
 GUID = b"r" * 16
 STUCK_MS = 60_000
 
@@ -148,7 +150,6 @@ def test_fip_22_scenario_with_its_numbers() -> None:
     assert world.start(b"s" * 16).code == "change_pending"  # it was planned for other replicas
 
 
-@pytest.mark.slow
 def test_fip_28_new_replica_dies_and_the_move_times_out_with_the_reason() -> None:
     """Its order is cancelled: the channel has the voters that it had, and no learner."""
     world = Moves()
@@ -258,7 +259,6 @@ def test_order_that_an_operator_cancels_is_a_failed_move() -> None:
     assert f"order {change} was cancelled" in world.report().moves[0].reason
 
 
-@pytest.mark.slow
 def test_moves_wait_until_their_node_is_up_and_time_out_at_last() -> None:
     """N11: an order is not given to a node that cannot carry it out."""
     world = Moves()
@@ -377,7 +377,6 @@ def replacing(world: Moves, after_ms: int) -> None:
         node.runner.controller.replacer._after_ms = after_ms
 
 
-@pytest.mark.slow
 def test_node_that_is_gone_for_long_is_replaced_by_itself() -> None:
     """``replica.replace_after_ms``: not before; what it held is on the others then."""
     world = Moves()
@@ -394,7 +393,6 @@ def test_node_that_is_gone_for_long_is_replaced_by_itself() -> None:
     assert set(world.hosts()) == {*world.old, world.three} - {gone}
 
 
-@pytest.mark.slow
 def test_node_is_not_replaced_where_that_is_off_or_it_is_away_for_a_while() -> None:
     """The default is off; the tag says that the operator knows."""
     for tag, after_ms in ((None, 0), (NodeTag.TEMPORARY_OFFLINE, 30_000)):

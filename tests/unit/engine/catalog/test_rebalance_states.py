@@ -18,6 +18,8 @@ from raftstore.types import NodeId, Seq, node_name
 from tests.unit.engine.catalog.test_rebalance import GUID, Moves
 from tests.unit.engine.engine_world import run
 
+pytestmark = pytest.mark.slow
+
 HELD_MS = 20_000
 
 

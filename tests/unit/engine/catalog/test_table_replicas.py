@@ -24,6 +24,8 @@ from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, channel_id, node_name
 from tests.unit.engine.engine_world import ask, run
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 6
 
 
@@ -87,7 +89,6 @@ class World:
         return [len(self.cluster.replicas(each)) for each in self.cluster.table_channels]
 
 
-@pytest.mark.slow
 def test_replicas_come_until_every_partition_has_five_and_go_until_it_has_three() -> None:
     """A few channels at a time; what left is deleted, and the table says how far it is."""
     world = World()
@@ -143,7 +144,6 @@ def test_edit_on_the_way_turns_back() -> None:
     assert world.hosts() == [3] * PARTITIONS
 
 
-@pytest.mark.slow
 def test_order_that_is_open_keeps_the_table_resizing() -> None:
     """The replica that it adds would be one too many, or missing, behind everybody's back."""
     world = World(partitions=2)

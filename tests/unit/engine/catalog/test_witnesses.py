@@ -27,6 +27,8 @@ from raftstore.types import History, Level, MemberRole, Seq, Term, node_name
 from tests.unit.engine.catalog.replica_world import World
 from tests.unit.engine.engine_world import ask, publish, run, spy
 
+pytestmark = pytest.mark.slow
+
 KEY = b"key"
 
 
@@ -99,7 +101,6 @@ def test_witness_has_the_log_and_no_rows() -> None:
         assert "witness" in answer.message
 
 
-@pytest.mark.slow
 def test_witness_makes_the_quorum_and_gives_back_what_it_acknowledged() -> None:
     """W4: what leader and witness committed survives the leader: the witness stands last, brings
     the other voter up to date and has it lead."""
@@ -141,7 +142,6 @@ def test_witness_keeps_records_until_voters_with_rows_have_them() -> None:
     assert not [f for f in own if f.name == WITNESS]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_down", [False, True])
 def test_witness_survives_a_restart(is_down: bool) -> None:
     """It is opened as what its log says that it is."""
@@ -157,7 +157,6 @@ def test_witness_survives_a_restart(is_down: bool) -> None:
     assert runner.core.commit_seq == runner_of(world, world.leader).core.commit_seq
 
 
-@pytest.mark.slow
 def test_orders_that_would_lean_on_witnesses_are_refused() -> None:
     """W1, W3: with the value and the remedy, and nothing is half done."""
     world = World()
@@ -266,7 +265,6 @@ def test_witness_takes_no_base_above_what_it_holds_for_a_late_voter() -> None:
     assert parts.why_kept(runner, Seq(runner.core.last_seq + 9)) is not None
 
 
-@pytest.mark.slow
 def test_witness_far_behind_makes_the_quorum_while_a_damaged_voter_waits_for_a_leader() -> None:
     """W6, O6: logs were trimmed beyond its end while it was away, and a voter lost records that
     nobody has any more: that one takes part when a leader has committed, and the leader in its term

@@ -23,6 +23,8 @@ from raftstore.testing.sim_node import SimNode
 from raftstore.types import ChannelId, NodeId, Term, channel_id
 from tests.unit.engine.engine_world import ask, run
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 6
 
 
@@ -229,7 +231,6 @@ def test_a_leader_whose_follower_is_behind_hands_nothing_over(
     assert all("the channel recovers" in reason for reason in world.failures())
 
 
-@pytest.mark.slow
 def test_a_leader_hands_nothing_over_to_a_replica_that_is_no_standby_in_sync() -> None:
     """FIP-14: writes would wait for what its table lacks."""
     world = World()
@@ -326,7 +327,6 @@ def test_a_node_of_an_earlier_version_is_asked_for_nothing() -> None:
     assert (world.led, world.of(TakeLead), world.of(AskLead)) == (0, [], [])
 
 
-@pytest.mark.slow
 def test_a_move_without_an_answer_is_given_up_and_tried_later_and_later() -> None:
     """Twice as long each time."""
     world = World(replace(REBALANCE, moves_max=1))

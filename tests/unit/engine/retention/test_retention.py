@@ -21,6 +21,8 @@ from raftstore.types import ChannelId, Role, Seq
 from tests.unit.engine.batch_world import BatchWorld
 from tests.unit.engine.engine_world import ask, publish, run
 
+pytestmark = pytest.mark.slow
+
 RETENTION = RetentionSettings(
     enabled=True, channel_bytes=1 * KIB, channel_records=1_000, log_bytes=16 * KIB, interval_ms=50
 )
@@ -83,7 +85,6 @@ class World:
         return [line for line in self.cluster.lines if f" {name} " in line]
 
 
-@pytest.mark.slow
 def test_log_stays_bounded_under_updates_and_starts_as_before() -> None:
     """NATS-181: a hundred times the live rows are written, the log has the last of them; retries of
     what is gone are known all the same, and a restart finds rows and positions."""
@@ -146,7 +147,6 @@ def test_s6_4_base_waits_for_the_barrier_and_stays_below_it() -> None:
         assert world.base(node) == seq
 
 
-@pytest.mark.slow
 def test_idle_channel_does_not_keep_the_segments_of_the_others() -> None:
     """The catalog is written once: its few records are trimmed, and its base is carried."""
     world = World()
@@ -298,7 +298,6 @@ def test_work_of_a_channel_that_is_closed_meanwhile_is_dropped() -> None:
     assert world.base(node) == 0
 
 
-@pytest.mark.slow
 def test_i1_open_attempt_holds_the_base_until_its_batch_is_applied() -> None:
     """S6.5: its rows are in the log alone; a power cut of all must not lose them."""
     world = BatchWorld.start(partitions=1, retention=True)

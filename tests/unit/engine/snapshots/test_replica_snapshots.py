@@ -23,6 +23,8 @@ from raftstore.types import History, NodeId, Seq, Term
 from tests.snapshot_world import SnapshotWorld, world_of
 from tests.unit.engine.engine_world import run
 
+pytestmark = pytest.mark.slow
+
 COPY_STEPS = (
     "copy.before-write",
     "copy.before-sync",
@@ -76,7 +78,6 @@ def test_follower_below_the_leaders_base_takes_its_table_then_its_base() -> None
     assert len(world.told("replica_snapshot_finished")) == 1
 
 
-@pytest.mark.slow
 def test_sender_lets_its_snapshot_go_once_the_receiver_has_it() -> None:
     """It keeps each file that the table had and has not any more: of a table that is written to
     all the time that was hundreds of megabytes until the session was given up."""
@@ -133,7 +134,6 @@ def test_lost_table_behind_a_base_heals_by_itself(leads: bool) -> None:
     assert not world.told("base_taken")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", COPY_STEPS)
 @pytest.mark.parametrize("times", [1, 2])
 def test_receiver_that_dies_at_any_step_is_whole_in_the_end(step: str, times: int) -> None:
@@ -187,7 +187,6 @@ def test_leader_that_cannot_commit_without_the_receiver_gives_it_a_snapshot() ->
     assert world.told("replica_snapshot_finished")
 
 
-@pytest.mark.slow
 def test_replica_between_table_and_base_helps_to_elect_a_leader() -> None:
     """S0.3, O6: nothing was lost here; without its vote one damaged replica more ends it all."""
     world = world_of()
