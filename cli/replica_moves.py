@@ -41,7 +41,7 @@ def plan(context: Context) -> None:
 @click.option("--reason", help="Kept with the rebalance.")
 @pass_context
 def start(context: Context, *, limit: int | None, reason: str | None) -> None:
-    """Make a plan, show it, and move the replicas, four channels at a time.
+    """Make a plan, show it, and move the replicas, a few channels at a time.
 
     Each new replica gets the table and the history first, then it votes in the place of the old
     one, which deletes what it holds at the end. The leader of the metadata channel sees to it, and

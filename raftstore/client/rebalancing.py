@@ -12,8 +12,8 @@ from raftstore.client.context import Context
 from raftstore.client.requests.attempt import BuildRequest
 from raftstore.client.requests.leader_requests import Asked, LeaderRequests
 from raftstore.errors import ArgumentError, RaftstoreError, UnsupportedRequestError
-from raftstore.policy.evacuation import MOVES_OPEN_MAX
 from raftstore.policy.levels import LEADER_SWITCH_LEVEL, REBALANCE_LEVEL
+from raftstore.policy.open_moves import bytes_in_turn
 from raftstore.policy.rebalance import (
     ClusterNodes,
     NodeShare,
@@ -393,8 +393,7 @@ def _proposal(
             )
         )
     total = sum(move.bytes for move in moves)
-    longest = max((move.bytes for move in moves), default=0)
-    at_once = max(1, min(MOVES_OPEN_MAX, len(moves)))
+    in_turn = bytes_in_turn([(move.wanted.targets, move.bytes) for move in moves], len(plan.after))
     none = NodeShare(0, 0, 0)
     pairs = [(n, plan.before.get(n, none), plan.after.get(n, none)) for n in plan.after]
     return RebalanceProposal(
@@ -409,7 +408,7 @@ def _proposal(
         crowded=plan.crowded_before,
         crowded_after=plan.crowded_after,
         bytes=total,
-        seconds=max(total / at_once, longest) / rate,
+        seconds=in_turn / rate,
         rate=rate,
         is_rate_measured=is_measured,
         staying=tuple(f"{names[channel]} on {node_name(n)}" for channel, n in plan.staying),

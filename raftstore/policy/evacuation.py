@@ -6,13 +6,11 @@ One replica of a channel moves at a time, and few channels do: each of them copi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from raftstore.policy.open_moves import OpenMoves
 from raftstore.policy.placement import NO_DOMAINS, doubled
 from raftstore.types import ChannelId, NodeId
-
-MOVES_OPEN_MAX: Final = 4
-"""Orders that are open at a time, also those of operators; the next ones wait for one of them."""
 
 
 class HostedChannel(NamedTuple):
@@ -25,6 +23,8 @@ class HostedChannel(NamedTuple):
     """Its replicas are being changed already."""
     witnesses: tuple[NodeId, ...] = ()
     """Voters without rows."""
+    takes: tuple[NodeId, ...] = ()
+    """The nodes that get a replica by its order."""
 
 
 class Evacuation(NamedTuple):
@@ -57,21 +57,31 @@ def plan_evacuations(
         for node in (*each.voters, *each.learners):
             if node in held:
                 held[node] += 1
-    room = MOVES_OPEN_MAX - sum(each.has_order for each in channels)
+    moves = open_moves(channels, len(nodes))
     orders: list[Evacuation] = []
     for each in channels:
-        if len(orders) >= room:
+        if moves.is_full:
             break
         order = None if each.has_order else _evacuated(each, leaving, held, domains)
-        if order is not None:
+        if order is None:
+            continue
+        takes = set(order.voters).difference(each.voters)
+        if moves.may_take(takes):
+            moves.add(takes)
+            held.update((node, held[node] + 1) for node in takes)
             orders.append(order)
     return orders
+
+
+def open_moves(channels: Iterable[HostedChannel], nodes: int) -> OpenMoves:
+    """The orders that these channels have, in a cluster with so many nodes that take replicas."""
+    return OpenMoves(nodes, (each.takes for each in channels if each.has_order))
 
 
 def _evacuated(
     each: HostedChannel,
     leaving: Mapping[NodeId, NodeId | None],
-    held: dict[NodeId, int],
+    held: Mapping[NodeId, int],
     domains: Mapping[NodeId, str],
 ) -> Evacuation | None:
     members = (*each.voters, *each.learners)
@@ -90,7 +100,6 @@ def _evacuated(
     takes = named if named in free else None
     if takes is None:
         takes = min(free, key=lambda node: (doubled(node, stay, domains), held[node]))
-    held[takes] += 1
     voters = tuple(takes if node == leaves else node for node in each.voters)
     witnesses = (takes,) if leaves in each.witnesses else ()
     return Evacuation(each.channel, voters, each.learners, leaves, witnesses)

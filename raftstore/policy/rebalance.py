@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple
 
 from raftstore.types import ChannelId, NodeId
@@ -308,18 +309,26 @@ class _ReplicaBoard:
 
     def level_counts(self) -> bool:
         """Replicas go from nodes with many to nodes with at least two fewer, also by way of other
-        nodes, whose number stays; whether one did."""
+        nodes, whose number stays; whether one did.
+
+        It is always the turn of the node with the most that can give one: a node that gave all that
+        another one lacks would be given as many by the others then, and each of them is a copy.
+        """
         is_changed = False
         is_better = True
         while is_better:
             is_better = False
-            for node in self._by_count():
-                while self._level_from(node):
+            turns = [(-self._count(node), node) for node in self._takers]
+            heapify(turns)
+            while turns:
+                count, node = turns[0]
+                if count != -self._count(node):
+                    heapreplace(turns, (-self._count(node), node))
+                elif self._level_from(node):
                     is_better = is_changed = True
+                else:
+                    heappop(turns)
         return is_changed
-
-    def _by_count(self) -> list[NodeId]:
-        return sorted(self._takers, key=lambda node: (-self._count(node), node))
 
     def _level_from(self, start: NodeId) -> bool:
         fewer = bisect_left(self._by_load, (self._count(start) - 1,))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from raftstore.policy.evacuation import MOVES_OPEN_MAX, HostedChannel
+from raftstore.policy.evacuation import HostedChannel, open_moves
 from raftstore.policy.placement import NO_DOMAINS, doubled
 from raftstore.types import ChannelId, NodeId
 
@@ -44,19 +44,19 @@ def plan_counts(
 ) -> list[CountChange]:
     """Return the orders to give now, so that channels come nearer to the voters that are wanted.
 
-    Channels without a wanted number only count as load. At most ``MOVES_OPEN_MAX`` orders are open
-    at a time, those of operators included. A channel for which no node is free, or which would lose
-    the live majority of its voters, waits.
+    Channels without a wanted number only count as load. Few orders are open at a time
+    (``open_moves``), those of operators included. A channel for which no node is free, or which
+    would lose the live majority of its voters, waits.
     """
     channels = tuple(channels)
     held: dict[NodeId, int] = dict.fromkeys(sorted(nodes.takers), 0)
     for each in channels:
         for node in (*each.voters, *each.learners):
             held[node] = held.get(node, 0) + 1
-    room = MOVES_OPEN_MAX - sum(each.has_order for each in channels)
+    moves = open_moves(channels, len(nodes.takers))
     orders: list[CountChange] = []
     for each in channels:
-        if len(orders) >= room:
+        if moves.is_full:
             break
         count = wanted.get(each.channel, len(each.voters))
         if each.has_order or count == len(each.voters):
@@ -65,14 +65,20 @@ def plan_counts(
             voters = _with_one_more(each, nodes, held)
         else:
             voters = _with_one_less(each, nodes, held, leader_of(each.channel))
-        if voters is not None:
+        if voters is None:
+            continue
+        takes = set(voters).difference(each.voters)
+        if moves.may_take(takes):
+            moves.add(takes)
+            held.update((node, held[node] + 1) for node in takes)
+            held.update((node, held[node] - 1) for node in each.voters if node not in voters)
             witnesses = tuple(node for node in each.witnesses if node in voters)
             orders.append(CountChange(each.channel, voters, each.learners, witnesses))
     return orders
 
 
 def _with_one_more(
-    each: HostedChannel, nodes: CountedNodes, held: dict[NodeId, int]
+    each: HostedChannel, nodes: CountedNodes, held: Mapping[NodeId, int]
 ) -> tuple[NodeId, ...] | None:
     """The voters with one in the failure domain that has the fewest of them, on the node with the
     fewest replicas; None: no node is free."""
@@ -81,12 +87,11 @@ def _with_one_more(
     if not free:
         return None
     takes = min(free, key=lambda node: (doubled(node, each.voters, nodes.domains), held[node]))
-    held[takes] += 1
     return (*each.voters, takes)
 
 
 def _with_one_less(
-    each: HostedChannel, nodes: CountedNodes, held: dict[NodeId, int], leader: NodeId | None
+    each: HostedChannel, nodes: CountedNodes, held: Mapping[NodeId, int], leader: NodeId | None
 ) -> tuple[NodeId, ...] | None:
     """The voters without the one that is placed worst, and not the leader while another one may go;
     None: the channel has no live majority to lose one from. A witness goes before any table does,
@@ -110,7 +115,6 @@ def _with_one_less(
         rest = tuple(node for node in each.voters if node != goes)
         has_table = any(node not in each.witnesses for node in rest)
         if has_table and _has_majority(rest, nodes):
-            held[goes] -= 1
             return rest
     return None
 

@@ -143,6 +143,10 @@ class TableEntry(msgspec.Struct, frozen=True):
         """The channel of each partition."""
         return tuple(channel_id(self.uuid, number) for number in range(self.partitions))
 
+    def has_channel(self, channel: ChannelId) -> bool:
+        """Whether one of its partitions has this channel."""
+        return channel_table(channel) == self.uuid and channel_partition(channel) < self.partitions
+
 
 def _asked_for(entry: TableEntry, *, edited: bool) -> TableEntry:
     return msgspec.structs.replace(
@@ -353,8 +357,9 @@ def _founding(
     if row is None:
         return ()
     entry = decode_entry(row.value, TableEntry)
-    is_other = channel not in entry.channels
-    return row if is_other else tuple(entry.placement[channel_partition(channel)])
+    if not entry.has_channel(channel):
+        return row
+    return tuple(entry.placement[channel_partition(channel)])
 
 
 def _edit_table(command: _EditTable, read: Callable[[bytes], Row | None]) -> ApplyResult:

@@ -87,6 +87,15 @@ class ReplicaEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.config.members
 
     @property
+    def takers(self) -> tuple[NodeId, ...]:
+        """Nodes that get a replica by the open order."""
+        target = self.target
+        if target is None:
+            return ()
+        ordered = (*target.voters, *target.learners)
+        return tuple(node for node in ordered if target.number_of(node) == target.change)
+
+    @property
     def hosts(self) -> Mapping[NodeId, ReplicaNumber]:
         """Nodes that the row has host a replica, and its number: those of the configuration and
         those that an open order names. Of a node with two, the newer."""

@@ -35,6 +35,8 @@ class Evacuator:
         if not leaving or self._view.refusal_of_format(MEMBERS_FORMAT) is not None:
             return
         nodes = [node for node in catalog.placeable() if self._is_up(node)]
+        if self._orders.are_full(len(nodes)):
+            return
         hosted = self._orders.hosted_channels()
         for each in plan_evacuations(hosted, leaving, nodes, catalog.domains()):
             reason = DRAINS if each.leaves in catalog.draining else REPLACED

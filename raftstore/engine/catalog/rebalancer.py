@@ -17,7 +17,7 @@ from raftstore.engine.catalog.move_steps import MoveFacts, Step, next_move_step
 from raftstore.engine.catalog.table_commands import CatalogView
 from raftstore.engine.channel.proposals import OnOutcome
 from raftstore.engine.node_ports import Tell
-from raftstore.policy.evacuation import MOVES_OPEN_MAX
+from raftstore.policy.open_moves import OpenMoves
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.rebalance import MoveState, WantedMove
 from raftstore.state_machines.catalog import Catalog
@@ -35,6 +35,7 @@ from raftstore.types import ChannelConfig, ChannelId, NodeId, Seq, channel_parti
 
 PROPOSED_MAX: Final = 16
 """Steps that wait for their place in the catalog at a time."""
+OTHERS_FIRST: Final = "others are moved first"
 _WHOLE: Final = ChannelId(b"")
 """Stands for the rebalance itself among the channels with a proposal."""
 
@@ -76,6 +77,8 @@ class Rebalancer:
         self._settings = settings
         self._tell = tell
         self._proposed: set[ChannelId] = set()
+        self._ordered: dict[ChannelId, tuple[NodeId, ...]] = {}
+        """Of these the moves of which the order was proposed, and who gets a replica by it."""
         self._looks: dict[ChannelId, _Look] = {}
         self.waits_for: dict[ChannelId, str] = {}
         """Why each move of the open rebalance does not go on now."""
@@ -87,6 +90,7 @@ class Rebalancer:
     def forget(self) -> None:
         """The leader changed: what was proposed is answered or lost."""
         self._proposed.clear()
+        self._ordered.clear()
         self._looks.clear()
         self.waits_for.clear()
         self.moves_left = 0
@@ -103,23 +107,37 @@ class Rebalancer:
             return
         if self._came_back(rebalance):
             self._propose(_WHOLE, CancelMoves(rebalance.number), now_ms)
-        room = MOVES_OPEN_MAX - sum(each.order is not None for each in catalog.changes.values())
+        moves = self._open_moves(catalog)
         self.waits_for.clear()
         self.moves_left = sum(not known.moves[e].state.is_end for e in rebalance.channels)
         for channel in rebalance.channels:
             if len(self._proposed) >= PROPOSED_MAX:
                 return
             entry = known.moves.get(channel)
-            if entry is None or channel in self._proposed:
-                continue
-            step = self._step(catalog, rebalance, entry, room, now_ms)
-            room -= step.is_order
-            if step.waits_for:
-                self.waits_for[channel] = step.waits_for
-            if step.command:
-                self._propose_bytes(channel, step.command, now_ms)
+            if entry is not None and channel not in self._proposed:
+                self._look_at(catalog, rebalance, entry, moves, now_ms)
         if not self.moves_left:
             self._propose(_WHOLE, EndRebalance(rebalance.number), now_ms)
+
+    def _look_at(
+        self,
+        catalog: Catalog,
+        rebalance: RebalanceEntry,
+        entry: MoveEntry,
+        moves: OpenMoves,
+        now_ms: int,
+    ) -> None:
+        if self._rests(catalog, rebalance, entry, moves):
+            return
+        channel = entry.move.channel
+        step = self._step(catalog, rebalance, entry, moves, now_ms)
+        if step.is_order:
+            moves.add(entry.move.targets)
+            self._ordered[channel] = entry.move.targets
+        if step.waits_for:
+            self.waits_for[channel] = step.waits_for
+        if step.command:
+            self._propose_bytes(channel, step.command, now_ms)
 
     def _look_after_end(self, catalog: Catalog, known: KnownRebalance, now_ms: int) -> None:
         """An order of a move that ended without it is cancelled, whenever it shows."""
@@ -133,9 +151,39 @@ class Rebalancer:
             replicas, entry = catalog.changes.get(channel), known.moves.get(channel)
             if replicas is None or replicas.order is None or entry is None:
                 continue
-            step = self._step(catalog, last, entry, 0, now_ms)
+            step = self._step(catalog, last, entry, self._open_moves(catalog), now_ms)
             if step.command and channel not in self._proposed:
                 self._propose_bytes(channel, step.command, now_ms)
+
+    def _open_moves(self, catalog: Catalog) -> OpenMoves:
+        """All orders that are open, and those that were proposed a moment ago."""
+        opened = {
+            channel: entry.takers
+            for channel, entry in catalog.changes.items()
+            if entry.order is not None
+        }
+        return OpenMoves(len(catalog.placeable()), (self._ordered | opened).values())
+
+    def _rests(
+        self, catalog: Catalog, rebalance: RebalanceEntry, entry: MoveEntry, moves: OpenMoves
+    ) -> bool:
+        """Whether a move has ended, or waits for others and has not begun: then there is nothing to
+        look at. A plan has up to a thousand moves, and each change of the catalog is a look."""
+        channel = entry.move.channel
+        replicas = catalog.changes.get(channel)
+        if replicas is not None and replicas.order is not None:
+            return False
+        if entry.state.is_end:
+            return True
+        is_waiting = entry.state is MoveState.NOT_STARTED and not rebalance.is_cancelled
+        was_ordered = replicas is not None and replicas.ended is not None
+        if not is_waiting or was_ordered or catalog.table_of(channel) is None:
+            return False
+        if moves.may_take(entry.move.targets):
+            return False
+        self.waits_for[channel] = OTHERS_FIRST
+        self._looks.pop(channel, None)
+        return True
 
     def _came_back(self, rebalance: RebalanceEntry) -> bool:
         """Its replicas were to be replaced because the node was gone, and it is here again."""
@@ -149,10 +197,11 @@ class Rebalancer:
         catalog: Catalog,
         rebalance: RebalanceEntry,
         entry: MoveEntry,
-        room: int,
+        moves: OpenMoves,
         now_ms: int,
     ) -> Step:
         move = entry.move
+        is_full = not moves.may_take(move.targets)
         table = catalog.table_of(move.channel)
         replicas = catalog.entry_of(move.channel) or ReplicaEntry(ChannelConfig((move.voters,)))
         return next_move_step(
@@ -162,11 +211,11 @@ class Rebalancer:
                 "" if table is None else table.name,
                 replicas,
                 catalog.change_seqs.get(move.channel, Seq(0)),
-                self._stuck(entry, replicas, now_ms, waits_for_room=room <= 0),
+                self._stuck(entry, replicas, now_ms, waits_for_room=is_full),
                 lambda node: (
                     self._replicas.is_up(node) and self._replicas.hosts(node, move.channel)
                 ),
-                lambda: "others are moved first" if room <= 0 else self._why_wait(move),
+                lambda: OTHERS_FIRST if is_full else self._why_wait(move),
                 lambda: _why_never(catalog, move),
             )
         )
@@ -242,6 +291,7 @@ class Rebalancer:
         def done(answer: PubAck | PubReject, now_ms: int) -> None:
             del answer  # by what the catalog is then, the next step is taken, or this one again
             self._proposed.discard(channel)
+            self._ordered.pop(channel, None)
             self._view.on_catalog_applied(now_ms)
             self._note(channel, before, self._view.catalog.rebalance)
 

@@ -122,9 +122,11 @@ class TableReplicas:
                 self._end(table, now_ms)
 
     def _order(self, wanted: dict[ChannelId, int], now_ms: int) -> None:
-        catalog = self._view.catalog
+        catalog, able = self._view.catalog, self._able()
+        if self._orders.are_full(len(able)):
+            return
         nodes = CountedNodes(
-            self._able(),
+            able,
             leaving_nodes(catalog),
             self._is_up,
             catalog.domains(),

@@ -154,7 +154,7 @@ NODE_RULES: tuple[Mutation, ...] = (
     mutation(
         "M29-few-at-a-time",
         "All replicas of a node are copied at once.",
-        Edit("plan_evacuations", "len(orders) >= room", "False"),
+        Edit("plan_evacuations", "moves.add(takes)", "pass"),
         directed(EVACUATION + "few_channels_move_at_a_time_and_each_once"),
     ),
     mutation(

@@ -10,6 +10,7 @@ PLANS = "tests/unit/policy/test_rebalance.py::test_"
 ROWS = "tests/unit/state_machines/test_catalog_rebalance.py::test_"
 STEPS = "tests/unit/engine/catalog/test_move_steps.py::test_"
 WORLD = "tests/unit/engine/catalog/test_rebalance.py::test_"
+MANY = "tests/unit/engine/catalog/test_many_moves.py::test_"
 HELD_UP = "tests/unit/engine/catalog/test_rebalance_states.py::test_"
 SPARE = HELD_UP + "n11_move_waits_while_it_would_leave_the_channel_without_a_spare"
 
@@ -31,6 +32,36 @@ REBALANCE_RULES: tuple[Mutation, ...] = (
         "All replicas of a node are looked at for each node of a domain that none may enter.",
         Edit("_ReplicaBoard._reaches", "found is None", "True"),
         directed(PLANS + "work_of_a_plan_grows_with_the_replicas_and_not_with_their_square"),
+    ),
+    mutation(
+        "FIP-13-at-once",
+        "All moves of a rebalance begin at once.",
+        Edit("Rebalancer._look_at", "moves.add(entry.move.targets)", "pass"),
+        directed(MANY + "as_many_channels_move_at_a_time_as_the_cluster_carries"),
+    ),
+    mutation(
+        "FIP-13-on-their-way",
+        "Orders that are on their way into the catalog do not count, and others are given beside.",
+        Edit("Rebalancer._open_moves", "self._ordered | opened", "opened"),
+        directed(MANY + "as_many_channels_move_at_a_time_as_the_cluster_carries"),
+    ),
+    mutation(
+        "FIP-13-taker",
+        "A node that joined is copied to by as many as the whole cluster may move at a time.",
+        Edit("OpenMoves.may_take", "self._taking[node] < MOVES_OF_TAKER_MAX", "True"),
+        directed(MANY + "node_that_joined_takes_few_replicas_at_a_time"),
+    ),
+    mutation(
+        "FIP-13-waits",
+        "A move that waits for others is not cancelled with its rebalance.",
+        Edit("Rebalancer._rests", "not rebalance.is_cancelled", "True"),
+        directed(MANY + "moves_that_wait_for_others_end_with_the_rebalance"),
+    ),
+    mutation(
+        "FIP-23-copies",
+        "A node gives a new one so much that the others give as much to it.",
+        Edit("_ReplicaBoard.level_counts", "count != -self._count(node)", "False"),
+        directed(PLANS + "no_more_replicas_are_copied_than_the_nodes_below_their_share_lack"),
     ),
     mutation(
         "FIP-13-one",

@@ -82,8 +82,8 @@ ORDER_RULES: tuple[Mutation, ...] = (
         "A late report brings the replicas of a dropped table back.",
         Edit(
             "_founding",
-            "row if is_other else tuple(entry.placement[channel_partition(channel)])",
-            "tuple(entry.placement[channel_partition(channel)])",
+            "not entry.has_channel(channel)",
+            "False",
         ),
         directed(ROWS + "dropped_table_takes_its_orders_with_it"),
     ),

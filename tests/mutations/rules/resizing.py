@@ -42,7 +42,7 @@ RESIZING_RULES: tuple[Mutation, ...] = (
     mutation(
         "resizing-few",
         "All channels of a table change at once.",
-        Edit("plan_counts", "len(orders) >= room", "False"),
+        Edit("plan_counts", "moves.add(takes)", "pass"),
         directed(COUNTS + "few_channels_change_at_a_time"),
     ),
     mutation(

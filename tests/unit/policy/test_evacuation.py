@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from raftstore.policy.evacuation import (
-    MOVES_OPEN_MAX,
     Evacuation,
     HostedChannel,
     plan_evacuations,
 )
+from raftstore.policy.open_moves import MOVES_OPEN_MIN
 from raftstore.types import ChannelId, NodeId
 
 N1, N2, N3, N4, N5 = (NodeId(f"n{number}") for number in range(1, 6))
@@ -45,7 +45,7 @@ def test_few_channels_move_at_a_time_and_each_once() -> None:
     """Each copies a table; an order that is open is not given again."""
     hosted = [HostedChannel(channel(number), (N1, N2, N3)) for number in range(9)]
     orders = plan_evacuations(hosted, {N3: N4}, (N1, N2, N4))
-    assert [order.channel for order in orders] == [channel(n) for n in range(MOVES_OPEN_MAX)]
+    assert [order.channel for order in orders] == [channel(n) for n in range(MOVES_OPEN_MIN)]
     moving = [each._replace(has_order=number < 3) for number, each in enumerate(hosted)]
     orders = plan_evacuations(moving, {N3: N4}, (N1, N2, N4))
     assert [order.channel for order in orders] == [channel(3)]

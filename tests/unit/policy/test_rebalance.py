@@ -65,6 +65,27 @@ def test_new_node_gets_its_share_with_no_more_moves_than_that_takes() -> None:
     assert plan.after[D].replicas == 3
 
 
+@pytest.mark.parametrize(("nodes", "partitions", "uneven"), [(12, 100, 0), (9, 60, 0), (7, 70, 2)])
+def test_no_more_replicas_are_copied_than_the_nodes_below_their_share_lack(
+    nodes: int, partitions: int, uneven: int
+) -> None:
+    """Each copy costs: a node that gave more than its surplus would be given as many again.
+    ``uneven``: so many of the nodes joined when two thirds of the table were placed."""
+    names = [NodeId(f"m{number:02}") for number in range(nodes)]
+    early = names[: nodes - uneven]
+    channels = placed(
+        *place_table(partitions=partitions * 2 // 3, replicas=3, nodes=early),
+        *place_table(partitions=partitions - partitions * 2 // 3, replicas=3, nodes=names),
+    )
+    plan = plan_rebalance(channels, ClusterNodes((*names, NodeId("new"))))
+    held, share = counts(channels), partitions * 3 // (nodes + 1)
+    after = counts(done(channels, plan))
+    assert set(after.values()) <= {share, share + 1}
+    assert all(after[node] <= held[node] for node in held if held[node] > share)
+    copies = [hop for move in plan.moves for hop in move.hops]
+    assert len(copies) == sum(max(0, after[node] - held[node]) for node in after)
+
+
 def test_node_that_leaves_gives_everything_away_learners_too() -> None:
     """FIP-23 permanent_offline: the node may be dead; nothing goes there."""
     channels = placed((A, B, C), (A, B, D))

@@ -7,7 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.policy.evacuation import MOVES_OPEN_MAX, HostedChannel
+from raftstore.policy.evacuation import HostedChannel
+from raftstore.policy.open_moves import MOVES_OPEN_MIN
 from raftstore.policy.placement import crowded
 from raftstore.policy.replica_counts import CountChange, CountedNodes, plan_counts
 from raftstore.types import ChannelId, NodeId
@@ -109,7 +110,7 @@ def test_few_channels_change_at_a_time() -> None:
     """Orders of others count, and no channel gets a second one."""
     many = [HostedChannel(channel(number), (N1, N2, N3)) for number in range(9)]
     orders = planned(*many, to=4)
-    assert [order.channel for order in orders] == [channel(n) for n in range(MOVES_OPEN_MAX)]
+    assert [order.channel for order in orders] == [channel(n) for n in range(MOVES_OPEN_MIN)]
     assert Counter(order.voters[3] for order in orders) == {N4: 2, N5: 2}
     under_way = [each._replace(has_order=number < 3) for number, each in enumerate(many)]
     assert [order.channel for order in planned(*under_way, to=4)] == [channel(3)]

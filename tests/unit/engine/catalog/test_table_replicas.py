@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raftstore.policy.evacuation import MOVES_OPEN_MAX
+from raftstore.policy.open_moves import MOVES_OPEN_MIN
 from raftstore.protocol.admin import (
     ClusterInfo,
     ClusterInfoAnswer,
@@ -70,7 +70,7 @@ class World:
         """Time passes until every partition has so many and the mark is gone."""
         for _ in range(ms // 100):
             run(self.cluster, 100)
-            assert len(self.orders()) <= MOVES_OPEN_MAX
+            assert len(self.orders()) <= MOVES_OPEN_MIN
             if not self.catalog.tables["t"].is_resizing:
                 break
         assert self.counts() == [replicas] * len(self.cluster.table_channels)
