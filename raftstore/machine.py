@@ -30,6 +30,7 @@ away get the state by replica snapshots, and queries are answered at every level
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -56,7 +57,14 @@ STATE_VALUE_BYTES_MAX: Final = 1024 * 1024
 COMMAND_WRITES_MAX: Final = 10_000
 """Keys that one command puts or deletes: they are one atomic batch."""
 
+JSON_DEPTH_MAX: Final = 200
+"""Of lists and objects in each other in a value of ``JSON``; Python gives up at about 900."""
+
 ValueT = TypeVar("ValueT")
+_NO_VALUE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+"""Raised by msgspec for values that are none."""
+_MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+"""Of JSON: texts, which may hold brackets, and brackets."""
 
 
 class Codec(Protocol[ValueT]):
@@ -86,7 +94,7 @@ class _Msgpack(Generic[ValueT]):
     """Values of a type that msgspec knows, as MessagePack."""
 
     def __init__(self, kind: Any) -> None:
-        self._kind = kind
+        self.kind = kind
         self._encoder = msgspec.msgpack.Encoder(order="deterministic")
         self._decoder = msgspec.msgpack.Decoder(kind)
 
@@ -94,15 +102,26 @@ class _Msgpack(Generic[ValueT]):
         try:
             data = self._encoder.encode(value)
             self._decoder.decode(data)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise SchemaError(f"{value!r:.200} is no {self._kind!r:.200}: {error}") from error
+        except _NO_VALUE as error:
+            text = f"{value!r:.200} is no {self.kind!r:.200}: {error}"
+            if "dicts with str keys" in text:
+                text += "; keys of a dict have to be text, so that equal values are the same bytes"
+            raise SchemaError(text) from error
         return data
+
+    def from_json(self, value: Any) -> ValueT:
+        """The value that JSON stands for: bytes are base64 there, moments are text."""
+        try:
+            converted: ValueT = msgspec.convert(value, self.kind, str_keys=True)
+        except _NO_VALUE as error:
+            raise SchemaError(f"{value!r:.200} is no {self.kind!r:.200}: {error}") from error
+        return converted
 
     def decode(self, data: bytes) -> ValueT:
         try:
             decoded: ValueT = self._decoder.decode(data)
-        except ValueError as error:
-            message = f"{len(data)} bytes are no {self._kind!r:.200}: {error}"
+        except (ValueError, RecursionError) as error:
+            message = f"{len(data)} bytes are no {self.kind!r:.200}: {error}"
             raise SchemaError(message) from error
         return decoded
 
@@ -112,15 +131,32 @@ class _Json:
 
     def encode(self, value: Any) -> bytes:
         try:
-            return msgspec.json.encode(value, order="deterministic")
-        except (TypeError, ValueError, OverflowError) as error:
+            data = msgspec.json.encode(value, order="deterministic")
+        except _NO_VALUE as error:
             raise SchemaError(f"{value!r:.200} is no JSON value: {error}") from error
+        _check_depth(data)
+        return data
 
     def decode(self, data: bytes) -> Any:
+        _check_depth(data)
         try:
             return msgspec.json.decode(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SchemaError(f"{len(data)} bytes are no JSON: {error}") from error
+
+
+def _check_depth(data: bytes) -> None:
+    # How deep Python can go differs between versions and callers: replicas need one limit.
+    if data.count(b"[") + data.count(b"{") <= JSON_DEPTH_MAX:
+        return
+    depth = 0
+    for mark in _MARKS.findall(data):
+        if mark in b"[{":
+            depth += 1
+            if depth > JSON_DEPTH_MAX:
+                raise SchemaError(f"a JSON value is nested more than {JSON_DEPTH_MAX} deep")
+        elif mark in b"]}":
+            depth -= 1
 
 
 BYTES: Final[Codec[bytes]] = _Bytes()
@@ -132,8 +168,47 @@ JSON: Final[Codec[Any]] = _Json()
 
 def codec(kind: Any) -> Codec[Any]:
     """A codec for a type: ``int``, ``str``, ``dict[str, int]``, a Struct of msgspec, a union of
-    tagged structs, ... What does not fit the type is refused with a SchemaError on both sides."""
-    return _Msgpack(kind)
+    tagged structs, ... What does not fit the type is refused with a SchemaError on both sides.
+
+    Values are MessagePack, and equal values are the same bytes. Therefore keys of a ``dict`` have
+    to be ``str``: ``dict[bytes, int]`` and ``dict[int, str]`` are refused, as their order could not
+    be fixed. Give ``list[tuple[bytes, int]]`` in their place, in an order of your own. Bytes within
+    a value are base64 in the JSON of the shell and of HTTP.
+    """
+    try:
+        found: Codec[Any] = _Msgpack(kind)
+        _check_keys(msgspec.inspect.type_info(kind), set())
+    except TypeError as error:
+        raise SchemaError(f"{kind!r:.200} is no type of values: {error}") from error
+    return found
+
+
+def _check_keys(info: Any, seen: set[Any]) -> None:
+    """Raise TypeError for a dict within a type whose keys are no text."""
+    if isinstance(info, msgspec.inspect.DictType) and not isinstance(
+        info.key_type,
+        msgspec.inspect.StrType
+        | msgspec.inspect.EnumType
+        | msgspec.inspect.LiteralType
+        | msgspec.inspect.AnyType,
+    ):
+        kind = type(info.key_type).__name__.removesuffix("Type").lower()
+        raise TypeError(
+            f"keys of a dict have to be str, not {kind}; give a list of pairs, in an order of "
+            "your own"
+        )
+    # A type may be within itself.
+    if isinstance(info, msgspec.inspect.StructType):
+        if info.cls in seen:
+            return
+        seen.add(info.cls)
+    for name in getattr(info, "__struct_fields__", ()):
+        value = getattr(info, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, msgspec.inspect.Type):
+                _check_keys(each, seen)
+            elif isinstance(each, msgspec.inspect.Field):
+                _check_keys(each.type, seen)
 
 
 class StateView(Protocol):

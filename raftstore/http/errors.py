@@ -44,6 +44,7 @@ STATUS_BY_ERROR: Final[tuple[tuple[type[RaftstoreError], HTTPStatus], ...]] = (
     (QueryError, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.NotLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.NoLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.MachineStoppedError, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.UnknownChannelError, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.RequestTimeoutError, HTTPStatus.SERVICE_UNAVAILABLE),

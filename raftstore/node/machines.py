@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import Any, Final
 
 from raftstore.errors import UnknownMachineError
@@ -21,6 +22,11 @@ from raftstore.ports.machine import DEFAULT_RULES, MachineRules, MachineSource
 
 GROUP: Final = "raftstore.machines"
 """Of entry points that name state machines."""
+REASON_CHARS_MAX: Final = 1_000
+"""Of the text of what a module raised while it was imported."""
+FAILED_KEEP_S: Final = 1.0
+"""For so long a name that could not be imported is not tried again: each partition asks for it."""
+FAILED_MAX: Final = 100
 FINDINGS_MAX: Final = 20
 """Findings of one machine that are logged."""
 OnFinding = Callable[[str, dict[str, object]], None]
@@ -39,21 +45,42 @@ class InstalledMachines:
         self._path = tuple(path)
         self._lock = Lock()
         self._loaded: dict[str, MachineSource] = {}
+        self._failed: dict[str, tuple[float, str]] = {}
+        """When a name could not be imported last, and why."""
         for directory in self._path:
             if directory not in sys.path:
                 sys.path.append(directory)
 
+    def is_at_hand(self, name: str) -> bool:
+        """Whether it was imported before, and nobody has to wait for that."""
+        return name in self._loaded
+
     def load(self, name: str) -> MachineSource:
         """The code of this name. Raises UnknownMachineError."""
+        source = self._loaded.get(name)  # without the lock: another one may be imported for long
+        if source is not None:
+            return source
         with self._lock:
             source = self._loaded.get(name)
-            if source is None:
-                found = self._found(name)
-                source = self._loaded[name] = source_of(name, found)
-                if self._on_finding is not None:
-                    for finding in lint_machine(found)[:FINDINGS_MAX]:
-                        self._on_finding("machine_finding", {"machine": name, "why": str(finding)})
-            return source
+            return self._imported(name) if source is None else source
+
+    def _imported(self, name: str) -> MachineSource:
+        failed = self._failed.get(name)
+        if failed is not None and monotonic() < failed[0] + FAILED_KEEP_S:
+            raise UnknownMachineError(failed[1])
+        try:
+            found = self._found(name)
+            source = self._loaded[name] = source_of(name, found)
+        except UnknownMachineError as error:
+            while len(self._failed) >= FAILED_MAX:
+                del self._failed[next(iter(self._failed))]
+            self._failed[name] = (monotonic(), str(error))
+            raise
+        self._failed.pop(name, None)
+        if self._on_finding is not None:
+            for finding in _findings(found):
+                self._on_finding("machine_finding", {"machine": name, "why": finding})
+        return source
 
     def _found(self, name: str) -> Any:
         module, colon, attribute = name.partition(":")
@@ -77,12 +104,13 @@ class InstalledMachines:
             found: Any = importlib.import_module(module)
             for part in attribute.split("."):
                 found = getattr(found, part)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # it is somebody else's, and must not end a thread
             raise UnknownMachineError(self._missing(name, error)) from error
         return found
 
     def _missing(self, name: str, error: BaseException) -> str:
-        text = f"{name}: {type(error).__name__}: {error}"
+        text = f"{name}: {type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+        text = text.encode(errors="backslashreplace").decode()
         looked = ", ".join(map(str, map(Path, self._path)))
         where = f" (machines.path is {looked})" if looked else ""
         return (
@@ -106,4 +134,19 @@ def source_of(name: str, found: Any) -> MachineSource:
             f"{name} has version {version!r:.40} and oldest_version {oldest!r:.40}; give whole "
             f"numbers, 1 <= oldest_version <= version <= {VERSION_MAX}"
         )
+    for attribute in ("commands", "results", "queries", "answers"):
+        codec = getattr(found, attribute)
+        if not all(callable(getattr(codec, method, None)) for method in ("encode", "decode")):
+            raise UnknownMachineError(
+                f"{name} has {attribute} = {codec!r:.80}, which is no codec; give raftstore.BYTES, "
+                "raftstore.JSON or raftstore.codec(int)"
+            )
     return MachineSource(name, found, version, oldest)
+
+
+def _findings(machine: type[StateMachine]) -> list[str]:
+    """What the lint says; code that it cannot deal with runs all the same."""
+    try:
+        return [str(finding) for finding in lint_machine(machine)[:FINDINGS_MAX]]
+    except Exception as error:  # noqa: BLE001 - it reads any code
+        return [f"its code cannot be looked through: {type(error).__name__}: {error}"]

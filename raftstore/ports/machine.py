@@ -209,6 +209,10 @@ class Machines(Protocol):
 
     rules: MachineRules
 
+    def is_at_hand(self, name: str) -> bool:
+        """Whether ``load`` answers at once. Else it may take as long as any import, so it is called
+        away from the node's thread."""
+
     def load(self, name: str) -> MachineSource:
         """The code of this name, ``module:Class`` or an entry point's. Raises UnknownMachineError,
         which says what is missing and what to do."""
@@ -218,6 +222,11 @@ class NoMachines:
     """A node that is given no code of users."""
 
     rules: MachineRules = DEFAULT_RULES
+
+    def is_at_hand(self, name: str) -> bool:
+        """Nothing is looked for."""
+        del name
+        return True
 
     def load(self, name: str) -> MachineSource:
         """Raises UnknownMachineError."""

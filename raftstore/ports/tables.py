@@ -282,6 +282,14 @@ class TableStore(Protocol):
         read that raises stops the node (S0.4).
         """
 
+    def start_query(self, ask: Callable[[], ReadDone]) -> None:
+        """Call ``ask``, which is code of somebody else, behind the others before it, away from the
+        node's thread and from that of reads.
+
+        What it returns comes back as of ``start_read``. It may take as long as it likes: nobody
+        takes that for a disk that hangs (S0.4). One that raises stops the node.
+        """
+
     def start_between(self, channel: ChannelId, ask: AskBetween) -> None:
         """Call ``ask`` on the thread that applies, between two records of the channel: behind
         all that is queued, with the state beside the rows and the applied seq of that moment.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
+from threading import current_thread, main_thread
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -76,6 +77,8 @@ from raftstore.types import Guid, RecordKind, Seq, Term
 
 REASON_CHARS_MAX: Final = 1_000
 """Of the text of what a machine raised."""
+RANGE_ROWS: Final = 256
+"""Rows that a command's range reads at a time, whatever its limit is."""
 Writes = list[tuple[bytes, bytes | None]]
 
 
@@ -91,9 +94,16 @@ class CommandState:
         self.written: dict[bytes, bytes | None] = {}
         self.broken: StorageError | None = None
         """What a read of the table raised, whatever the machine made of it."""
+        self._has_ended = False
+
+    def end(self) -> None:
+        """The command has ended: who kept this would read another one's state, and write what is
+        lost in silence."""
+        self._has_ended = True
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None: it is not there."""
+        self._check()
         if key in self.written:
             return self.written[key]
         try:
@@ -105,20 +115,32 @@ class CommandState:
     def range(
         self, start: bytes = b"", stop: bytes = b"", *, limit: int = 1000
     ) -> Iterator[tuple[bytes, bytes]]:
-        """At most ``limit`` keys and values of [start, stop) in the order of the keys."""
-        return islice(self._between(start, stop, limit), max(limit, 0))
+        """At most ``limit`` keys and values of [start, stop) in the order of the keys, as they are
+        when it is called: what is written while they are gone through changes none of them."""
+        self._check()
+        written = {
+            key: value
+            for key, value in self.written.items()
+            if key >= start and (not stop or key < stop)
+        }
+        kept = (pair for pair in self._stored(start, stop) if pair[0] not in written)
+        own = ((key, value) for key in sorted(written) if (value := written[key]) is not None)
+        return islice(merge(kept, own, key=itemgetter(0)), max(limit, 0))
 
-    def _between(self, start: bytes, stop: bytes, limit: int) -> Iterator[tuple[bytes, bytes]]:
-        # Rows that this command removed must not take the places of those behind them.
-        hidden = [key for key in self.written if key >= start and (not stop or key < stop)]
-        try:
-            stored = self._rows.range(start, stop, limit + len(hidden))
-        except StorageError as error:
-            self.broken = error
-            raise
-        kept = (pair for pair in stored if pair[0] not in self.written)
-        own = ((key, value) for key in sorted(hidden) if (value := self.written[key]) is not None)
-        return merge(kept, own, key=itemgetter(0))
+    def _stored(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows page by page: a limit is no promise that so many are there, or are looked at."""
+        more = True
+        while more:
+            self._check()
+            try:
+                found = self._rows.range(start, stop, RANGE_ROWS)
+            except StorageError as error:
+                self.broken = error
+                raise
+            yield from found
+            more = len(found) == RANGE_ROWS
+            if more:
+                start = found[-1][0] + b"\0"
 
     def put(self, key: Any, value: Any) -> None:
         """Set a key."""
@@ -140,9 +162,18 @@ class CommandState:
         self._write(key, None)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
-        self.written[key] = value
-        if len(self.written) > COMMAND_WRITES_MAX:
+        self._check()
+        # Before it is written: a machine that goes on all the same has not gone over the limit.
+        if len(self.written) >= COMMAND_WRITES_MAX and key not in self.written:
             raise StateLimitError(f"a command changes more than {COMMAND_WRITES_MAX} keys")
+        self.written[key] = value
+
+    def _check(self) -> None:
+        if self._has_ended:
+            raise RuntimeError(
+                "this is the state of a command that has ended; use context.state of the command "
+                "at hand, in the thread that applies it"
+            )
 
 
 class NoState:
@@ -198,6 +229,7 @@ class UserMachine(StateMachine):
 
     def forget(self) -> None:
         """Read all again from the state: what was computed last may not be in it."""
+        self._source: MachineSource | None = None
         self._machine: UserStateMachine | None = None
         self._head: MachineHead | None = None
         self._journal: list[Seq] = []
@@ -220,8 +252,10 @@ class UserMachine(StateMachine):
             machine, head = self._ready(state)
             if record.kind is RecordKind.MACHINE_STEP:
                 return self._step(decode_step(record.payload), record, head, state)
-            if machine.version < head.version or machine.oldest_version > head.version:
-                return ApplyResult((), failure=_version_lacking(machine, head.version))
+            source = self._source
+            assert source is not None, "the machine was made of it"
+            if source.version < head.version or source.oldest_version > head.version:
+                return ApplyResult((), failure=_version_lacking(source, head.version))
             return self._command(machine, head, record, rows, state)
         except DecodeError as error:
             raise refuse_payload(record, error) from error
@@ -236,7 +270,8 @@ class UserMachine(StateMachine):
         if self._is_in_memory is None:
             try:
                 self._is_in_memory = isinstance(self._load().make(), MemoryMachine)
-            except (Exception, SystemExit):  # noqa: BLE001 - asking it says what it was
+            except BaseException as error:  # noqa: BLE001 - asking it says what it was
+                _leave_interrupts(error)
                 return False
         return self._is_in_memory
 
@@ -249,7 +284,7 @@ class UserMachine(StateMachine):
             machine = self._load().make()
         except RequestError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code is somebody else's
+        except BaseException as error:  # noqa: BLE001 - the code is somebody else's
             return KeptResult(is_rejected=True, reason=_what(error))
         return self._ask(machine, key, request, view, head)
 
@@ -271,24 +306,24 @@ class UserMachine(StateMachine):
             head = read_head(state.get) or MachineHead(self._first_version)
             self._head = head
         if self._machine is None:
-            try:
-                self._machine = self._load().make()
-            except (Exception, SystemExit) as error:
-                raise _FailedError(_what(error)) from error
+            self._machine = self._made()
             if isinstance(self._machine, MemoryMachine):
                 self._restore(self._machine, head, state)
         return self._machine, head
+
+    def _made(self) -> UserStateMachine:
+        """A new object of the machine's class."""
+        try:
+            self._source = self._load()
+            return self._source.make()
+        except BaseException as error:
+            raise _FailedError(_what(error)) from error
 
     def _restore(self, machine: MemoryMachine, head: MachineHead, state: StateReader) -> None:
         """Bring a new object to where the commands before left the last one."""
         if head.chunks:
             chunks = _values(state, MACHINE_CHUNKS, MACHINE_CHUNKS_END)
-            found = [value[1:] for _, value in chunks]
-            try:
-                machine.restore(iter(found))
-            except (Exception, SystemExit) as error:
-                text = f"its snapshot of {len(found)} chunks does not restore: {_what(error)}"
-                raise _FailedError(text) from error
+            self._restore_chunks(machine, [value[1:] for _, value in chunks])
         self._journal = []
         for key, value in _values(state, JOURNAL, JOURNAL_END):
             seq, entry = Seq(int.from_bytes(key[2:], "big")), unpacked(value, JournalEntry)
@@ -299,6 +334,15 @@ class UserMachine(StateMachine):
             self._run(machine, record, NoState(), entry.version)
             self._journal.append(seq)
 
+    @staticmethod
+    def _restore_chunks(machine: UserStateMachine, chunks: list[bytes]) -> None:
+        assert isinstance(machine, MemoryMachine), "its class was, a moment ago"
+        try:
+            machine.restore(iter(chunks))
+        except BaseException as error:
+            text = f"its snapshot of {len(chunks)} chunks does not restore: {_what(error)}"
+            raise _FailedError(text) from error
+
     def _run(
         self,
         machine: UserStateMachine,
@@ -308,22 +352,26 @@ class UserMachine(StateMachine):
     ) -> KeptResult:
         """Have the machine apply a command. Raises _FailedError, or StorageError of a read."""
         key, payload = decode_command(record.payload)
+        # Codecs are those of the class: an object may have attributes of these names.
+        codecs = type(machine)
         try:
-            command = machine.commands.decode(payload)
-        except SchemaError as error:
+            command = codecs.commands.decode(payload)
+        except (SchemaError, ValueError) as error:
             return KeptResult(
-                is_rejected=True, reason=f"the command is none of this machine: {error}"
+                is_rejected=True, reason=_cut(f"the command is none of this machine: {error}")
             )
+        except BaseException as error:
+            raise _FailedError(f"the codec of its commands raised {_what(error)}") from error
         seed = record.guid + record.last_seq.to_bytes(8, "big")
         context = CommandContext(
             state, key, record.last_seq, record.term, record.timestamp_ms, record.guid,
             self._partition, version, Chance(seed),
         )  # fmt: skip
         try:
-            result = machine.results.encode(machine.apply(command, context))
+            result = _bytes_of(codecs.results.encode(machine.apply(command, context)))
         except (RejectedError, StateLimitError) as error:
-            return KeptResult(is_rejected=True, reason=_cut(str(error)))
-        except (Exception, SystemExit) as error:
+            return KeptResult(is_rejected=True, reason=_text(error))
+        except BaseException as error:
             if isinstance(state, CommandState) and state.broken is not None:
                 raise state.broken from error
             raise _FailedError(_what(error)) from error
@@ -352,6 +400,8 @@ class UserMachine(StateMachine):
             )
         else:
             kept = self._run(machine, record, changes, head.version)
+        if isinstance(changes, CommandState):
+            changes.end()
         head = replace(head, commands=head.commands + 1, time_ms=record.timestamp_ms)
         head, beside = self._results.put(head, seq, kept, state)
         writes: Iterable[tuple[bytes, bytes | None]] = ()
@@ -384,6 +434,8 @@ class UserMachine(StateMachine):
             beside.append((journal_key(record.last_seq), entry))
             return replace(head, journal=head.journal + 1, journal_bytes=size)
         chunks = _snapshot_of(machine)
+        # Before what it replaces is gone: commands that are still there lead to the same state.
+        self._restore_chunks(self._made(), chunks)
         beside += [(machine_chunk_key(n), b"\x01" + chunk) for n, chunk in enumerate(chunks)]
         beside += [(machine_chunk_key(n), None) for n in range(len(chunks), head.chunks)]
         beside += [(journal_key(seq), None) for seq in self._journal]
@@ -423,12 +475,14 @@ class UserMachine(StateMachine):
         known = head or MachineHead(self._first_version)
         context = QueryContext(view, key, known.seq, known.time_ms, self._partition, known.version)
         try:
-            answer = machine.answers.encode(machine.query(machine.queries.decode(request), context))
+            codecs = type(machine)
+            asked = codecs.queries.decode(request)
+            answer = _bytes_of(codecs.answers.encode(machine.query(asked, context)))
         except RejectedError as error:
-            return KeptResult(is_rejected=True, reason=_cut(str(error)))
+            return KeptResult(is_rejected=True, reason=_text(error))
         except StorageError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code is somebody else's
+        except BaseException as error:  # noqa: BLE001 - the code is somebody else's
             return KeptResult(is_rejected=True, reason=_what(error))
         if len(answer) > RESULT_BYTES_MAX:
             text = f"the answer has {len(answer)} bytes, at most {RESULT_BYTES_MAX} are allowed"
@@ -438,8 +492,9 @@ class UserMachine(StateMachine):
 
 def _snapshot_of(machine: MemoryMachine) -> list[bytes]:
     try:
-        chunks = [bytes(chunk) for chunk in machine.snapshot()]
-    except (Exception, SystemExit) as error:
+        # Bytes as a whole would be numbers one by one, and bytes(97) is 97 zeros.
+        chunks = [_bytes_of(chunk) for chunk in machine.snapshot()]
+    except BaseException as error:
         raise _FailedError(f"its snapshot cannot be taken: {_what(error)}") from error
     longest = max(map(len, chunks), default=0)
     if longest > STATE_VALUE_BYTES_MAX:
@@ -449,25 +504,36 @@ def _snapshot_of(machine: MemoryMachine) -> list[bytes]:
     return chunks or [b""]
 
 
+def _bytes_of(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{type(value).__name__} where bytes belong: {value!r:.80}")
+    return value
+
+
 def _values(state: StateReader, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
     while found := state.scan(start, stop, SCANNED_AT_ONCE):
         yield from found
         start = found[-1][0] + b"\0"
 
 
-def _version_lacking(machine: UserStateMachine, version: int) -> str:
+def _version_lacking(machine: MachineSource, version: int) -> str:
     text = f"version {version} is in force, and this node has {machine.version}"
     if machine.oldest_version > version:
         text = f"{text}, which goes back to {machine.oldest_version} and no further"
     return f"{text}; install code that has it, and restart the node"
 
 
+def _leave_interrupts(error: BaseException) -> None:
+    """Whatever a machine raises is about the machine, for no thread of a node may end by it; but
+    somebody at a terminal stops a simulation by KeyboardInterrupt."""
+    if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+        raise error
+
+
 def _what(error: BaseException) -> str:
     """The text about what was raised, and where."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - the text is of somebody else's class
-        text = type(error).__name__
+    _leave_interrupts(error)
+    text = f"{type(error).__name__}: {_text(error)}"
     trace: Any = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -477,5 +543,14 @@ def _what(error: BaseException) -> str:
     return _cut(f"{text} ({file}:{trace.tb_lineno})")
 
 
+def _text(error: BaseException) -> str:
+    try:
+        return _cut(str(error))
+    except BaseException as broken:  # noqa: BLE001 - the text is of somebody else's class
+        return f"(its text raised {type(broken).__name__})"
+
+
 def _cut(text: str) -> str:
+    # A text of the file system may have halves of characters, which nothing encodes.
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}…"

@@ -16,7 +16,7 @@ Post = Callable[[Callable[[], None]], object]
 """Run something later on the loop thread; asyncio's ``loop.call_soon_threadsafe``."""
 
 
-def failure_of(doing: str, error: Exception) -> StorageError:
+def failure_of(doing: str, error: BaseException) -> StorageError:
     """Return what a thread reports: a StorageError as it is, anything else as a PersistError."""
     if isinstance(error, StorageError):
         return error
@@ -36,15 +36,15 @@ class Worker:
         """Do the job behind the others."""
         self._jobs.put(job)
 
-    def stop(self) -> None:
-        """End the thread after the jobs before this call."""
+    def stop(self, timeout_s: float | None = None) -> None:
+        """End the thread after the jobs before this call; wait no longer than ``timeout_s``."""
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - a thread must not end in silence
+            except BaseException as error:  # noqa: BLE001 - a thread must not end in silence
                 self._on_failed(failure_of("reading the tables", error))
                 return

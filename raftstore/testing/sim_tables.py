@@ -212,6 +212,10 @@ class SimTables:
         """Queue the read until the simulator says so."""
         self._reads.append(read)
 
+    def start_query(self, ask: Callable[[], ReadDone]) -> None:
+        """Queue the question until the simulator says so."""
+        self._reads.append(ask)
+
     def start_between(self, channel: ChannelId, ask: AskBetween) -> None:
         """Queue the question until the simulator says so: then nothing is being applied."""
         table = self._tables[channel]

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from raftstore.errors import CorruptRecordError, PersistError
 from raftstore.ports.tables import Counted, ReadDone
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.table import TableMachine
+from raftstore.storage.stalls import Area, StallWatch
 from raftstore.storage.tables.keys import rows_prefix
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
 from raftstore.testing.sim_tables import SimTables
@@ -256,6 +258,44 @@ def test_store_closes_with_open_snapshots_and_reads_under_way(tmp_path: Path) ->
         world.tables.start_read(lambda: pytest.fail)
     for snapshot in snapshots:
         snapshot.close()
+
+
+def test_a_query_that_does_not_end_holds_up_no_read_and_no_end_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is code of somebody else: nobody takes it for a disk that hangs (S0.4)."""
+    monkeypatch.setattr("raftstore.storage.tables.snapshots.QUERY_WAIT_S", 0.01)
+    world = LevelDbWorld(tmp_path)
+    world.tables.open_channel(CHANNEL, TableMachine())
+    write(world, 1, {b"a": b"1"})
+    begun, may_end = Event(), Event()
+    late: list[Any] = []
+    stalls = StallWatch()
+    world.tables._snapshots.note_reads(stalls, tmp_path)
+
+    def endless() -> ReadDone:
+        begun.set()
+        may_end.wait(10)
+        late.append(snapshot.page(b"", b"", 9))
+        return pytest.fail
+
+    snapshot = world.tables.snapshot(CHANNEL)
+    world.tables.start_query(endless)
+    assert begun.wait(10)
+    assert [stalls.oldest(area) for area in Area] == [None] * len(Area)
+    seen: list[int] = []
+    world.tables.start_read(lambda: seen.append)
+    world.next_read()(7)
+    assert seen == [7]
+    world.close()
+    assert world.open_snapshots() == 0
+    may_end.set()
+    with pytest.raises(PersistError, match="were closed"):
+        snapshot.page(b"", b"", 9)
+    asking = world.tables._snapshots._asking
+    assert asking is not None
+    asking._thread.join(10)
+    assert (late, world.failures) == ([], [])
 
 
 KEYS = st.sampled_from([b"a", b"ab", b"b", b"\x00", b"\xff"])

@@ -18,7 +18,7 @@ from raftstore.errors import (
     UnknownMachineError,
 )
 from raftstore.machine import MemoryMachine, StateMachine
-from raftstore.ports.machine import MachineRules, MachineSource
+from raftstore.ports.machine import MachineRules, MachineSource, NoMachines
 from raftstore.protocol.machines import CommandAck, SkipCommand, encode_command
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.payload import encode_rows
@@ -39,7 +39,7 @@ RULES = MachineRules(results_kept=40, journal_bytes=400)
 """So few that results go and snapshots come within a world."""
 
 
-class Installed:
+class Installed(NoMachines):
     """ports.Machines of all nodes of a world; what is installed may be changed."""
 
     def __init__(self, code: type[StateMachine]) -> None:

@@ -22,6 +22,7 @@ from raftstore.client.writes.write_outcomes import parse_guid
 from raftstore.errors import (
     ArgumentError,
     DecodeError,
+    OperationInDoubtError,
     PayloadTooLargeError,
     PositionError,
     RejectedError,
@@ -267,7 +268,10 @@ class AsyncChannelSet:
 def key_bytes(key: Any) -> bytes:
     """A key as machines get it; ArgumentError for what is none."""
     if isinstance(key, str):
-        key = key.encode()
+        try:
+            key = key.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"the key {key!r:.80} is no UTF-8; give bytes ({error})") from error
     if not isinstance(key, bytes):
         raise ArgumentError(f"the key {key!r:.80} is neither text nor bytes; give one of them")
     if len(key) > STATE_KEY_BYTES_MAX:
@@ -296,8 +300,19 @@ def _result(info: TableInfo, partition: int, ack: PubAck, codecs: Codecs) -> Com
         error = RejectedError(f"{info.name}/{partition}: {ack.reason}")
         error.guid = guid
         raise error
+    try:
+        result = codecs.results.decode(ack.result)
+    except Exception as error:
+        # Not SchemaError, by which nothing was sent.
+        applied = OperationInDoubtError(
+            f"{info.name}/{partition} has applied the command at seq {ack.last_seq}, and its "
+            f"result cannot be read here: {error}; use the machine's code that the nodes have, or "
+            "codec=raftstore.BYTES, and repeat it with this guid to get the result"
+        )
+        applied.guid = guid
+        raise applied from error
     return CommandResult(
-        result=codecs.results.decode(ack.result),
+        result=result,
         position=Position.at(info.uuid, partition, ack.record_term, ack.last_seq),
         partition=partition,
         seq=ack.last_seq,

@@ -89,7 +89,9 @@ def load(name: str) -> type[StateMachine]:
         else:
             [entry] = entry_points(group=ENTRY_POINTS, name=name)
             found = entry.load()
-    except Exception as error:  # whatever a foreign module raises while it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a foreign module raises while it is imported
         reason = f"{type(error).__name__}: {error}"
         if not path:
             reason = f"no entry point of the group {ENTRY_POINTS} has this name"

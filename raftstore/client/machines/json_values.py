@@ -1,6 +1,7 @@
 """Values of machines as JSON: what the shell and HTTP have in hand.
 
-A codec of a type, or of JSON, takes what JSON holds. Where values are bytes, JSON has their text,
+``raftstore.JSON`` takes what JSON holds, and a codec of a type what JSON stands for: structs are
+objects, and bytes within them base64. Where values are bytes, JSON has their text,
 or ``{"$binary": "AQI="}`` for what is no text.
 """
 
@@ -20,8 +21,9 @@ BINARY: Final = "$binary"
 
 def from_json(codec: Codec[Any], given: Any) -> Any:
     """The value of a codec that JSON stands for."""
-    if codec is not BYTES:
-        return given
+    if codec is not BYTES and getattr(codec, "kind", None) is not bytes:
+        convert = getattr(codec, "from_json", None)
+        return given if convert is None else convert(given)
     if given is None:
         return b""
     if isinstance(given, str):

@@ -166,7 +166,9 @@ class CatalogController:
         """The parts that know which code of users' machines there is, and what is in force."""
         self._machines = machines
         is_up = self._watch.is_up
-        self.codes = MachineCodes(self._me, machines, parts.outbox, levels.at_least, is_up)
+        self.codes = MachineCodes(
+            self._me, machines, parts.outbox, levels.at_least, is_up, parts.tables.start_query
+        )
         self.machine_steps = MachineSteps(
             StepParts(
                 self, self._channels, parts, answers, self.codes, self._watch.reports.positions

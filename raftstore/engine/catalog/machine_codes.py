@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
+
+from msgspec import structs
 
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.deadlines import Deadlines
 from raftstore.errors import Refusal, UnavailableError, UnknownMachineError
 from raftstore.policy.levels import MACHINE_LEVEL
 from raftstore.ports.machine import Machines
+from raftstore.ports.tables import ReadDone
 from raftstore.protocol.machines import AskMachine, MachineCode
 from raftstore.protocol.message import Message
 from raftstore.types import NodeId, node_name
@@ -42,12 +46,15 @@ class MachineCodes:
         outbox: Outbox,
         nodes_at_level: Callable[[int], Collection[NodeId]],
         is_up: Callable[[NodeId], bool],
+        start: Callable[[Callable[[], ReadDone]], None],
     ) -> None:
+        """``start``: ``TableStore.start_query``, by which code is imported on another thread."""
         self._me = me
         self._machines = machines
         self._outbox = outbox
         self._nodes_at_level = nodes_at_level
         self._is_up = is_up
+        self._start = start
         self._open: dict[int, _Question] = {}
         self._asked = 0
         self.deadlines: Deadlines[int] = Deadlines()
@@ -58,29 +65,56 @@ class MachineCodes:
         self._asked += 1
         able = self._nodes_at_level(MACHINE_LEVEL)
         waits_for = {node for node in nodes if node in able and self._is_up(node)}
-        question = _Question(machine, waits_for, done)
+        others = sorted(waits_for - {self._me})
         if self._me in nodes:
-            question.codes[self._me] = self.own(machine, self._asked)
-        self._open[self._asked] = question
-        self.deadlines.push(self._asked, now_ms + ANSWER_WAIT_MS)
-        for node in sorted(waits_for):
-            self._outbox.send_known(node, AskMachine(self._asked, machine))
-        self._settle(self._asked, now_ms)
+            waits_for.add(self._me)
+        number = self._asked
+        self._open[number] = _Question(machine, waits_for, done)
+        self.deadlines.push(number, now_ms + ANSWER_WAIT_MS)
+        for node in others:
+            self._outbox.send_known(node, AskMachine(number, machine))
+        if self._me in nodes:
+            self.find(machine, partial(self._take, self._me, number), now_ms)
+        elif not waits_for:
+            self._settle(number, now_ms)
+
+    def find(self, machine: str, then: Callable[[MachineCode, int], None], now_ms: int) -> None:
+        """Call ``then`` with the code that this node has, and the time: at once if it is at hand,
+        else when it was imported."""
+        if self._machines.is_at_hand(machine):
+            then(self._own(machine), now_ms)
+            return
+
+        def load() -> ReadDone:
+            code = self._own(machine)
+            return lambda at_ms: then(code, at_ms)
+
+        self._start(load)
 
     def on_message(self, sender: NodeId, message: Message, now_ms: int) -> bool:
         """A question or an answer of another node; False: it is about something else."""
         if isinstance(message, AskMachine):
             if sender in self._nodes_at_level(MACHINE_LEVEL):
-                self._outbox.send_known(sender, self.own(message.machine, message.question))
+                self._tell(sender, message, now_ms)
             return True
         if not isinstance(message, MachineCode):
             return False
-        question = self._open.get(message.question)
-        if question is not None and sender in question.waits_for:
-            question.waits_for.remove(sender)
-            question.codes[sender] = message
-            self._settle(message.question, now_ms)
+        self._take(sender, message.question, message, now_ms)
         return True
+
+    def _tell(self, sender: NodeId, asked: AskMachine, now_ms: int) -> None:
+        def tell(code: MachineCode, at_ms: int) -> None:
+            del at_ms
+            self._outbox.send_known(sender, structs.replace(code, question=asked.question))
+
+        self.find(asked.machine, tell, now_ms)
+
+    def _take(self, node: NodeId, number: int, code: MachineCode, now_ms: int) -> None:
+        question = self._open.get(number)
+        if question is not None and node in question.waits_for:
+            question.waits_for.remove(node)
+            question.codes[node] = code
+            self._settle(number, now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Go on without those that did not answer in time."""
@@ -90,13 +124,12 @@ class MachineCodes:
                 question.waits_for.clear()
                 self._settle(number, now_ms)
 
-    def own(self, machine: str, question: int = 0) -> MachineCode:
-        """The code that this node has."""
+    def _own(self, machine: str) -> MachineCode:
         try:
             source = self._machines.load(machine)
         except UnknownMachineError as error:
-            return MachineCode(question, machine, 0, 0, str(error))
-        return MachineCode(question, machine, source.version, source.oldest_version)
+            return MachineCode(0, machine, 0, 0, str(error))
+        return MachineCode(0, machine, source.version, source.oldest_version)
 
     def _settle(self, number: int, now_ms: int) -> None:
         question = self._open[number]

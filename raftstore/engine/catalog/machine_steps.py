@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from raftstore.engine.catalog.machine_codes import Codes, MachineCodes
@@ -24,7 +25,7 @@ from raftstore.errors import (
     UnavailableError,
     refusal_by_code,
 )
-from raftstore.protocol.machines import SkipCommand, Step, encode_step
+from raftstore.protocol.machines import MachineCode, SkipCommand, Step, encode_step
 from raftstore.protocol.message import Done, failed
 from raftstore.protocol.node import ChannelPosition
 from raftstore.protocol.publish import PubAck, PubReject
@@ -109,9 +110,14 @@ class MachineSteps:
         if table is None:
             return
         in_force = self._in_force(runner, table.machine_version)
-        own = self._of.codes.own(table.machine)
+        self._of.codes.find(table.machine, partial(self._compare, runner, in_force), now_ms)
+
+    def _compare(self, runner: ChannelRunner, in_force: int, own: MachineCode, now_ms: int) -> None:
+        """This node's code is known: if it is newer than what is in force, ask the others."""
         if own.problem or own.version <= in_force:
             return
+        if self._of.channels.get(runner.channel) is not runner:
+            return  # it was dropped, or opened anew, while the code was imported
         config = runner.core.config()
         # S0.8: a witness has no rows, and so no machine.
         hosts = [node for node in config.members if not config.is_witness(node)]
@@ -121,7 +127,7 @@ class MachineSteps:
             if version is not None and runner.elector.role is Role.LEADER:
                 self._propose(runner, version, at_ms)
 
-        self._of.codes.ask(table.machine, hosts, decide, now_ms)
+        self._of.codes.ask(own.machine, hosts, decide, now_ms)
 
     def _in_force(self, runner: ChannelRunner, first: int) -> int:
         tables, channel = self._of.parts.tables, runner.channel

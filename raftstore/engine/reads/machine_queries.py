@@ -2,7 +2,7 @@
 
 The reader decides when a query may be answered, by the rules of all reads. Then the machine is
 asked away from the node's thread, however long it takes: one with its state on the disk on a
-snapshot that is taken in that moment, on the thread of long reads, while commands go on being
+snapshot that is taken in that moment, on a thread of its own, while commands go on being
 applied; one in memory on the apply thread, between two commands. What it raises is an answer.
 """
 
@@ -21,9 +21,9 @@ from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.reads.read_rules import closing_refusal
 from raftstore.engine.reads.scans import ReadRules
 from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares, Waits
-from raftstore.errors import OverloadedError, QueryError, Refusal, RequestError
+from raftstore.errors import OverloadedError, QueryError, Refusal, RequestError, StorageError
 from raftstore.ports.machine import StateReader
-from raftstore.ports.tables import ReadDone, TableSnapshot, TableStore
+from raftstore.ports.tables import Page, ReadDone, TableSnapshot, TableStore
 from raftstore.protocol.machines import MachineAnswer, MachineQuery
 from raftstore.protocol.reads import Served
 from raftstore.state_machines.machine_state import KeptResult, read_head
@@ -39,11 +39,17 @@ class SnapshotView:
     """machine.StateView of a channel's rows as they were."""
 
     def __init__(self, snapshot: TableSnapshot) -> None:
-        self._snapshot = snapshot
+        self._snapshot: TableSnapshot | None = snapshot
+        self.broken: StorageError | None = None
+        """What a read raised, whatever the machine made of it."""
+
+    def end(self) -> None:
+        """The query has ended, and its snapshot is about to be closed."""
+        self._snapshot = None
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None: it is not there."""
-        rows = self._snapshot.page(key, key + b"\0", 1).rows
+        rows = self._page(key, key + b"\0", 1).rows
         return rows[0].value if rows else None
 
     def range(
@@ -51,13 +57,25 @@ class SnapshotView:
     ) -> Iterator[tuple[bytes, bytes]]:
         """At most ``limit`` keys and values of [start, stop) in the order of the keys."""
         while limit > 0:
-            page = self._snapshot.page(start, stop, min(limit, PAGE_ROWS), MIB)
+            page = self._page(start, stop, min(limit, PAGE_ROWS))
             for row in page.rows:
                 yield row.key, row.value
             if not page.more:
                 return
             limit -= len(page.rows)
             start = page.rows[-1].key + b"\0"
+
+    def _page(self, start: bytes, stop: bytes, limit: int) -> Page:
+        if self._snapshot is None:
+            raise RuntimeError(
+                "this is the state of a query that has ended; use context.state of the query at "
+                "hand, in the thread that answers it"
+            )
+        try:
+            return self._snapshot.page(start, stop, limit, MIB)
+        except StorageError as error:
+            self.broken = error
+            raise
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +137,7 @@ class MachineQueries:
             snapshot = self._tables.snapshot(channel)
             served = self._rules.served(request, runner, snapshot.applied_seq)
             asked = _Asked(client, request, runner, machine, served)
-            self._tables.start_read(partial(self._ask_disk, token, asked, snapshot))
+            self._tables.start_query(partial(self._ask_disk, token, asked, snapshot))
         self._under_way += 1
         self._waits.add(client, token, asked, deadline_ms)
 
@@ -150,7 +168,7 @@ class MachineQueries:
     # --- on other threads -------------------------------------------------------------------------
 
     def _ask_disk(self, token: int, asked: _Asked, snapshot: TableSnapshot) -> ReadDone:
-        """On the thread of long reads: ask on a snapshot."""
+        """On the thread of users' queries: ask on a snapshot."""
         said: KeptResult | Refusal | None = None
         if self._waits.get(token) is not None:
             found = snapshot.state_scan(MACHINE_HEAD, MACHINE_HEAD + b"\0", 1)
@@ -160,6 +178,9 @@ class MachineQueries:
                 said = asked.machine.query(request.key, request.request, view, head)
             except RequestError as error:  # its code is not here
                 said = Refusal(type(error), str(error))
+            view.end()
+            if view.broken is not None:  # S0.4: damage is no business of the machine
+                raise view.broken
         return partial(self._on_asked, token, said, snapshot, Seq(0))
 
     def _ask_memory(self, token: int, asked: _Asked, state: StateReader, applied: Seq) -> ReadDone:

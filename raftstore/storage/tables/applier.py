@@ -210,7 +210,7 @@ class Applier:
                     job()
             except self._errors as error:
                 raise self._failed(error, self._at) from error
-            except Exception as error:  # a thread must not end in silence
+            except BaseException as error:  # a thread must not end in silence
                 ours = failure_of("applying a committed record", error)
                 raise self._failed(ours, self._at) from error
 

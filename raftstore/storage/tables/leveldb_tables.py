@@ -351,6 +351,10 @@ class LevelDbTables:
         """Call ``read`` on the thread of long reads; what it returns goes to ``on_read``."""
         self._snapshots.start(read, self._hand_over())
 
+    def start_query(self, ask: Callable[[], ReadDone]) -> None:
+        """Call ``ask`` on the thread of users' queries; what it returns goes to ``on_read``."""
+        self._snapshots.start_query(ask, self._hand_over())
+
     def start_between(self, channel: ChannelId, ask: AskBetween) -> None:
         """Call ``ask`` on the apply thread behind what is queued."""
         hand_over = self._hand_over()
@@ -388,10 +392,7 @@ class LevelDbTables:
         self._merges.start(job, lambda step: hand_over(partial(done, step)))
 
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
-        """Digest over all rows in key order, their number, and the applied seq it was taken at.
-
-        Works on a snapshot, and LevelDB lets rows be applied meanwhile.
-        """
+        """Digest over all rows of a snapshot in key order, their number, and its applied seq."""
         self._reads.check()
         return self._hash_shared(channel, self._shared(channel))
 

@@ -6,7 +6,8 @@ the database is.
 
 Threads: snapshots are made and closed on the loop thread and read on any. Reads that were started
 are done one after the other on the thread ``raftstore-scan``, side by side with the apply thread;
-a long count starts one read per slice, so that pages of others get their turn.
+a long count starts one read per slice, so that pages of others get their turn. Machines of users
+are asked on ``raftstore-query``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from threading import Event
+from typing import Final
 
 from raftstore.errors import StorageError
 from raftstore.ports.machine import Row
@@ -26,6 +28,9 @@ from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.views import Shared
 from raftstore.storage.worker import Worker
 from raftstore.types import ChannelId, History, Seq
+
+QUERY_WAIT_S: Final = 2.0
+"""For the query at hand when the node stops."""
 
 
 class LevelDbSnapshot:
@@ -117,6 +122,8 @@ class SnapshotReads:
         self._on_failed = on_failed
         self._open: dict[int, LevelDbSnapshot] = {}
         self._worker: Worker | None = None
+        self._asking: Worker | None = None
+        """Asks machines of users, whose code may take as long as it likes."""
         self._is_closing = Event()
         self._stalls, self._path = UNWATCHED, Path()
 
@@ -143,11 +150,32 @@ class SnapshotReads:
 
         self._worker.submit(noted)
 
+    def start_query(self, ask: Callable[[], ReadDone], done: Callable[[ReadDone], object]) -> None:
+        """The same on the thread of users' queries, whose slowness says nothing of the disk."""
+        if self._asking is None:
+            self._asking = Worker("raftstore-query", self._on_failed)
+
+        def unless_closing() -> None:
+            if self._is_closing.is_set():
+                return
+            try:
+                found = ask()
+            except StorageError:
+                if not self._is_closing.is_set():
+                    raise
+            else:
+                done(found)
+
+        self._asking.submit(unless_closing)
+
     def close(self) -> None:
-        """End the thread after the read at hand, then close every snapshot."""
+        """End the threads after the read at hand, then close every snapshot. A query that does not
+        end is left alone: what it reads then raises."""
         self._is_closing.set()
         if self._worker is not None:
             self._worker.stop()
+        if self._asking is not None:
+            self._asking.stop(QUERY_WAIT_S)
         for snapshot in tuple(self._open.values()):
             snapshot.close()
 

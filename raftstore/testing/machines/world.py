@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftstore.machine import StateMachine
-from raftstore.ports.machine import MachineRules, MachineSource
+from raftstore.ports.machine import MachineRules, MachineSource, NoMachines
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.machines.judging import Judged, check_rows, judge
 from raftstore.testing.machines.sim_client import SimUser
@@ -38,7 +38,7 @@ class Plan:
     """(client, number) of operations that are passed over, to find out which are needed."""
 
 
-class OneMachine:
+class OneMachine(NoMachines):
     """ports.Machines: every node has the code of one machine, whatever it is called."""
 
     rules = MachineRules(journal_bytes=JOURNAL_BYTES)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import raftstore
 from raftstore.aio import AsyncClient
-from raftstore.client.machines.code import name_of
+from raftstore.client.machines.code import codecs_by_name, name_of
 from raftstore.client.machines.json_values import from_json, to_json
 from raftstore.errors import (
     ArgumentError,
     ConnectionInDoubtError,
+    OperationInDoubtError,
     PayloadTooLargeError,
     RejectedError,
     RequestError,
@@ -33,6 +37,14 @@ from tests.integration.client.fake_cluster import (
 )
 from tests.integration.client.fake_machines import REASON, Counter
 from tests.integration.client.play import only_channel, play
+
+
+class Named(msgspec.Struct):
+    """A value with bytes in it."""
+
+    name: str
+    content: bytes = b""
+
 
 NAME = "tests.integration.client.fake_machines:Counter"
 
@@ -224,7 +236,7 @@ def test_values_that_do_not_fit_are_refused_before_anything_is_sent() -> None:
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         sets(cluster)
         counters = client.channelset("c")
-        for key in ("", 5, b"k" * 1_025):
+        for key in ("", 5, b"k" * 1_025, "half \udc80"):
             with pytest.raises(ArgumentError, match="key"):
                 await counters.command(key, 1)  # type: ignore[arg-type]
         with pytest.raises(SchemaError, match=r"the command: 'one' is no .*nothing was sent"):
@@ -239,6 +251,36 @@ def test_values_that_do_not_fit_are_refused_before_anything_is_sent() -> None:
         assert cluster.nodes["n1"].published == []
 
     play(test)
+
+
+def test_a_result_that_cannot_be_read_here_is_of_a_command_that_was_applied() -> None:
+    """Nobody may take it for one that was not sent; its guid leads to the result."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        sets(cluster)
+
+        class Other(Counter):
+            """Code of another version, as far as results go."""
+
+            results = raftstore.codec(str)
+
+        with pytest.raises(OperationInDoubtError, match=r"c/0 has applied the command at") as seen:
+            await client.channelset("c", machine=Other).command("k", 1)
+        assert seen.value.outcome is Outcome.UNKNOWN
+        assert await client.channelset("c").command("k", 1, guid=seen.value.guid) == 1
+        assert len(only_channel(cluster, "c").applied) == 1
+
+    play(test)
+
+
+def test_a_module_that_ends_the_process_ends_no_client(tmp_path: Path) -> None:
+    """Its codecs are not here, as with any other that cannot be imported."""
+    (tmp_path / "my_exiting.py").write_text("raise SystemExit(3)")
+    sys.path.append(str(tmp_path))
+    try:
+        assert "SystemExit: 3" in codecs_by_name("my_exiting:Counter").lacks
+    finally:
+        sys.path.remove(str(tmp_path))
 
 
 def test_without_the_code_values_are_bytes_and_errors_say_why() -> None:
@@ -350,5 +392,9 @@ def test_json_of_values() -> None:
     assert from_json(raftstore.BYTES, "text") == b"text"
     assert from_json(raftstore.BYTES, None) == b""
     assert from_json(raftstore.JSON, {"a": 1}) == {"a": 1}
+    assert from_json(raftstore.codec(bytes), "text") == b"text"
+    assert from_json(raftstore.codec(Named), to_json(Named("a", b"\xff"))) == Named("a", b"\xff")
+    with pytest.raises(SchemaError, match=r"Expected `str`, got `int` - at `\$.name`"):
+        from_json(raftstore.codec(Named), {"name": 5})
     with pytest.raises(SchemaError, match="5 is no text"):
         from_json(raftstore.BYTES, 5)

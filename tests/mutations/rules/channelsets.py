@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 ADAPTER = "tests/unit/state_machines/test_user_machine.py::test_"
+HOSTILE = "tests/unit/state_machines/test_hostile_machines.py::test_"
 WORLDS = "tests/simulation/test_channelsets.py::test_"
 
 CHANNELSET_RULES: tuple[Mutation, ...] = (
@@ -39,6 +40,18 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
             "",
         ),
         directed(ADAPTER + "a_machine_in_memory_comes_back_from_its_snapshot_and_what_came_behind"),
+    ),
+    mutation(
+        "S10-snapshot-unread",
+        "A machine in memory has its commands replaced by a snapshot that it cannot read.",
+        Edit("UserMachine._note", "self._restore_chunks(self._made(), chunks)", "pass"),
+        directed(HOSTILE + "a_snapshot_that_is_none_replaces_no_command"),
+    ),
+    mutation(
+        "S10-state-of-another-command",
+        "A machine writes into the state of a command that has ended, and it is lost in silence.",
+        Edit("UserMachine._command", "changes.end()", "pass"),
+        directed(HOSTILE + "the_state_of_a_command_that_has_ended_can_be_used_no_more"),
     ),
     mutation(
         "S10-half-a-command",

@@ -43,6 +43,21 @@ MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
         directed(QUERIES + "a_machine_in_memory_is_asked_between_commands"),
     ),
     mutation(
+        "S0.4-read-of-a-query",
+        "A query's answer leaves although a read of its table failed.",
+        Edit("MachineQueries._ask_disk", "view.broken is not None", "False"),
+        directed(QUERIES + "a_broken_table_is_no_answer_whatever_the_machine_makes_of_it"),
+    ),
+    mutation(
+        "S0.4-query-taken-for-the-disk",
+        "A query that does not end is taken for a disk that hangs, and holds up long reads.",
+        Edit("LevelDbTables.start_query", "self._snapshots.start_query(", "self._snapshots.start("),
+        directed(
+            "tests/contract/test_table_snapshots.py::test_a_query_that_does_not_end_holds_up_no_"
+            "read_and_no_end_of_the_node"
+        ),
+    ),
+    mutation(
         "S13-query-of-stopped-replica",
         "A machine's answer leaves although its replica stopped serving while it was asked.",
         Edit(

@@ -67,6 +67,42 @@ def test_bytes_that_are_no_value_are_refused(codec: raftstore.Codec[Any]) -> Non
         codec.decode(b"\xc1\xff")
 
 
+class Tree(msgspec.Struct):
+    """A type within itself."""
+
+    below: list[Tree]
+    named: dict[str, Tree]
+
+
+class Numbered(msgspec.Struct):
+    """Has numbers as keys."""
+
+    below: list[Numbered]
+    at: dict[int, str]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (dict[bytes, int], "keys of a dict have to be str, not bytes; give a list of pairs"),
+        (list[dict[int, str]], "have to be str, not int"),
+        (Numbered, "have to be str, not int"),
+        (5, "5 is no type of values: Type '5' is not supported"),
+    ],
+)
+def test_a_type_without_an_order_is_refused_where_it_is_declared(kind: Any, said: str) -> None:
+    """And not with the first result, which would stop the partition."""
+    with pytest.raises(raftstore.SchemaError, match=said):
+        raftstore.codec(kind)
+    assert raftstore.codec(Tree).encode(Tree([], {"a": Tree([], {})}))
+
+
+def test_an_untyped_value_says_which_keys_it_may_have() -> None:
+    """Its type does not."""
+    with pytest.raises(raftstore.SchemaError, match="keys of a dict have to be text"):
+        raftstore.codec(Any).encode({1: "one"})
+
+
 def test_replicas_draw_the_same_numbers_for_one_command_and_others_for_another() -> None:
     """Chance is a function of what names the command."""
 

@@ -28,6 +28,9 @@ class Unfinished(raftstore.StateMachine):
 class Zero(Counter):
     version = 0
 
+class Wordy(Counter):
+    results = {}
+
 plain = 5
 """
 
@@ -37,6 +40,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     """A directory with a module of machines, which nobody imports behind the test."""
     (tmp_path / "my_counters.py").write_text(CODE)
     (tmp_path / "my_broken.py").write_text("1 / 0")
+    (tmp_path / "my_ending.py").write_text("raise GeneratorExit('half \\udc80')")
     before = list(sys.path)
     yield tmp_path
     sys.path[:] = before
@@ -63,6 +67,8 @@ def test_a_file_beside_the_program_is_found_in_the_directories_of_the_node(
         ("my_counters:Missing", "has no attribute 'Missing'"),
         ("my_counters:plain", "is 5, and no class derived from raftstore.StateMachine"),
         ("my_counters:Unfinished", "lacks apply; write these methods"),
+        ("my_counters:Wordy", "has results = {}, which is no codec; give raftstore.BYTES"),
+        ("my_ending:Counter", "my_ending:Counter: GeneratorExit: half \\udc80; install"),
         ("my_counters:Zero", "has version 0 and oldest_version 2"),
         ("my_counters", "is neither module:Class nor an entry point"),
         ("os.path:join()", "names no module and class; write package.module:Class"),
@@ -75,6 +81,21 @@ def test_what_is_no_machine_is_refused_with_its_reason(
     with pytest.raises(UnknownMachineError) as refused:
         InstalledMachines([str(directory)]).load(name)
     assert said in str(refused.value)
+
+
+def test_code_that_the_lint_cannot_deal_with_is_loaded_all_the_same(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It only advises, and the caller is the loop of a node."""
+
+    def fails(machine: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("raftstore.node.machines.lint_machine", fails)
+    found: list[object] = []
+    machines = InstalledMachines([str(directory)], lambda _, fields: found.append(fields["why"]))
+    assert machines.load("my_counters:Counter").version == 3
+    assert found == ["its code cannot be looked through: RecursionError: too deep"]
 
 
 def test_directories_are_a_list_or_a_text_with_commas(tmp_path: Path) -> None:

@@ -111,6 +111,10 @@ class Bench:
 
     # --- what the controller works with -----------------------------------------------------------
 
+    def start_query(self, ask: object) -> None:
+        """No machine of users is here."""
+        raise AssertionError(ask)
+
     def applied_seq(self, channel: ChannelId) -> Seq:
         """How far the catalog is applied."""
         assert channel == METADATA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from raftstore.engine.catalog.machine_codes import (
 from raftstore.engine.catalog.machine_steps import next_version
 from raftstore.errors import Refusal, UnavailableError, UnknownMachineError
 from raftstore.ports.machine import MachineSource, NoMachines
+from raftstore.ports.tables import ReadDone
 from raftstore.protocol.machines import AskMachine, MachineCode
 from raftstore.protocol.message import Message
 from raftstore.types import NodeId
@@ -38,8 +40,10 @@ class Bench:
     def __init__(self, machines: Any = None, down: tuple[NodeId, ...] = ()) -> None:
         self.sent: list[tuple[NodeId, Message]] = []
         self.found: list[dict[NodeId, MachineCode]] = []
+        self.elsewhere: list[Callable[[], ReadDone]] = []
         self.codes = MachineCodes(
-            N1, machines or Here(), self, lambda _: (N2, N3), lambda node: node not in down  # type: ignore[arg-type]
+            N1, machines or Here(), self, lambda _: (N2, N3), lambda node: node not in down,  # type: ignore[arg-type]
+            self.elsewhere.append,
         )  # fmt: skip
 
     def send_known(self, to: NodeId, message: Message) -> None:
@@ -81,6 +85,29 @@ def test_nodes_that_are_silent_are_not_waited_for_for_ever() -> None:
     assert not bench.found
     bench.codes.on_timer(NOW + ANSWER_WAIT_MS)
     assert [list(found) for found in bench.found] == [[N1]]
+
+
+def test_code_is_imported_away_from_the_loop_of_the_node() -> None:
+    """An import may take seconds, in which no heartbeat would leave."""
+
+    class Far(Here):
+        """Nothing is imported yet."""
+
+        def is_at_hand(self, name: str) -> bool:
+            """Never."""
+            return False
+
+    bench = Bench(Far())
+    bench.ask()
+    bench.codes.on_message(N2, AskMachine(7, "m:M"), NOW)
+    assert [to for to, _ in bench.sent] == [N2, N3]
+    bench.codes.on_message(N2, code(2), NOW)
+    bench.codes.on_message(N3, code(2), NOW)
+    assert not bench.found
+    for load in bench.elsewhere:
+        load()(NOW)
+    assert [sorted(found) for found in bench.found] == [[N1, N2, N3]]
+    assert bench.sent[2:] == [(N2, MachineCode(7, "m:M", 2, 1))]
 
 
 def test_a_node_answers_with_what_it_has_or_why_it_has_not() -> None:

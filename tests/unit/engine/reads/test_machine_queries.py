@@ -11,7 +11,12 @@ import pytest
 from raftstore.config import ReadSettings
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.reads.machine_queries import PAGE_ROWS, MachineQueries, SnapshotView
-from raftstore.errors import RejectedError, UnavailableError, UnknownMachineError
+from raftstore.errors import (
+    CorruptRecordError,
+    RejectedError,
+    UnavailableError,
+    UnknownMachineError,
+)
 from raftstore.machine import (
     RESULT_BYTES_MAX,
     CommandContext,
@@ -25,6 +30,7 @@ from raftstore.protocol.message import Failed, Message, failed
 from raftstore.protocol.reads import Served
 from raftstore.protocol.records import Record
 from raftstore.state_machines.user_machine import UserMachine
+from raftstore.testing.sim_snapshots import SimSnapshot
 from raftstore.testing.sim_tables import SimTables
 from raftstore.types import Guid, NodeId, RecordKind, Seq, Term, channel_id
 
@@ -316,6 +322,45 @@ def test_nothing_is_answered_from_what_stopped_serving_meanwhile() -> None:
     bench.work()
     assert bench.code_of() == "unavailable"
     assert bench.is_empty()
+
+
+def test_a_broken_table_is_no_answer_whatever_the_machine_makes_of_it() -> None:
+    """S0.4: damage ends the node, or has the table replaced, and is no business of the machine."""
+
+    class Swallowing(Notes):
+        def query(self, request: Any, context: QueryContext) -> Any:
+            try:
+                return context.state.get(b"k")
+            except Exception:  # noqa: BLE001 - as careless code does
+                return b"never mind"
+
+    bench = Bench(Swallowing)
+    bench.ask()
+    assert bench.tables.open_snapshots == 1
+
+    def damaged(*_of: object) -> Any:
+        raise CorruptRecordError("the row is damaged")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SimSnapshot, "page", damaged)
+        with pytest.raises(CorruptRecordError, match="the row is damaged"):
+            bench.work()
+    assert bench.answers == []
+
+
+def test_the_state_of_a_query_that_has_ended_can_be_read_no_more() -> None:
+    """Its snapshot is closed."""
+    kept: list[Any] = []
+
+    class Keeping(Notes):
+        def query(self, request: Any, context: QueryContext) -> Any:
+            kept.append(context.state)
+            return b""
+
+    bench = Bench(Keeping)
+    bench.said()
+    with pytest.raises(RuntimeError, match="the state of a query that has ended"):
+        kept[0].get(b"k")
 
 
 def test_a_range_goes_over_pages() -> None:
