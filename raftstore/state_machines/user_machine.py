@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
-from threading import current_thread, main_thread
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -525,8 +524,8 @@ def _version_lacking(machine: MachineSource, version: int) -> str:
 
 def _leave_interrupts(error: BaseException) -> None:
     """Whatever a machine raises is about the machine, for no thread of a node may end by it; but
-    somebody at a terminal stops a simulation by KeyboardInterrupt."""
-    if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+    KeyboardInterrupt is somebody at a terminal, who stops a simulation. Nodes have it nowhere."""
+    if isinstance(error, KeyboardInterrupt):
         raise error
 
 
