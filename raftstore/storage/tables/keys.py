@@ -50,6 +50,8 @@ MERGED_KEY: Final = STORE_ID + b"\x00merged"
 REMOVED_KEY: Final = STORE_ID + b"\x00removed"
 """About how many rows were removed since then."""
 SEQ_BYTES: Final = 8
+EXPIRES_BYTE: Final = b"\x80"
+"""What is stored of a row with an expiry begins with this, or with more."""
 CONTENT_DIGEST_BYTES: Final = 16
 
 _APPLIED: Final = Struct(">QQI")
@@ -57,7 +59,6 @@ _COUNT: Final = Struct(">QI")
 _ROW_SIZES: Final = Struct(">IIQ")
 _EXPIRING: Final = Struct(">QQ")
 _EXPIRES_BIT: Final = 1 << 63
-_EXPIRES_BYTE: Final = b"\x80"
 
 
 def row_head(seq: Seq, expires_ms: int = 0) -> bytes:
@@ -69,7 +70,7 @@ def row_head(seq: Seq, expires_ms: int = 0) -> bytes:
 
 def split_row(stored: bytes) -> tuple[Seq, int, bytes]:
     """Return seq, expiry (0: none) and sealed value of a row as it is stored."""
-    if stored[:1] >= _EXPIRES_BYTE and len(stored) >= _EXPIRING.size:
+    if stored[:1] >= EXPIRES_BYTE and len(stored) >= _EXPIRING.size:
         seq, expires_ms = _EXPIRING.unpack_from(stored)
         return Seq(seq ^ _EXPIRES_BIT), expires_ms, stored[_EXPIRING.size :]
     return Seq(int.from_bytes(stored[:SEQ_BYTES], "big")), 0, stored[SEQ_BYTES:]
@@ -78,7 +79,7 @@ def split_row(stored: bytes) -> tuple[Seq, int, bytes]:
 def shown(pairs: Iterable[tuple[bytes, bytes]], time_ms: int) -> Iterator[tuple[bytes, bytes]]:
     """The stored rows that have not expired at this channel time, as if they had no expiry."""
     for key, stored in pairs:
-        if stored[:1] >= _EXPIRES_BYTE:
+        if stored[:1] >= EXPIRES_BYTE:
             seq, expires_ms, sealed = split_row(stored)
             if is_expired(expires_ms, time_ms):
                 continue

@@ -49,6 +49,7 @@ from raftstore.storage.tables.leveldb_database import (
     iterated,
     translate,
 )
+from raftstore.storage.tables.pair_checks import check_pairs
 from raftstore.storage.tables.tables_directory import ask_for_rebuild
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
@@ -195,20 +196,21 @@ class LevelDbReads:
         checked, as they are stored; at least one, and at most ``bytes_max`` bytes then."""
         self.check()
         start = channel if after is None else channel + after + b"\0"
-        cut, left = len(channel), bytes_max
-        found: list[tuple[bytes, bytes]] = []
+        cut, left, more = len(channel), bytes_max, False
+        keys, values = list[bytes](), list[bytes]()
         try:
             with iterated(source, start=start, stop=channel_end(channel)) as pairs:
                 for stored_key, stored in pairs:
-                    key = stored_key[cut:]
-                    self._check_pair(channel, key, stored)
-                    left -= len(key) + len(stored)
-                    if left < 0 and found:
-                        return CopyPage(found, more=True)
-                    found.append((key, stored))
+                    left -= len(stored_key) - cut + len(stored)
+                    if left < 0 and keys:
+                        more = True
+                        break
+                    keys.append(stored_key[cut:])
+                    values.append(stored)
+            check_pairs(channel, keys, values)
         except (*DATABASE_ERRORS, CorruptRecordError) as error:
             raise self.failed(error, channel) from error
-        return CopyPage(found, more=False)
+        return CopyPage(list(zip(keys, values, strict=True)), more=more)
 
     def verify(
         self, source: Any, channel: ChannelId, after: bytes | None, bytes_max: int
@@ -217,30 +219,25 @@ class LevelDbReads:
         tables stay usable: the next read of those rows meets it again."""
         self.check()
         start = channel if after is None else channel + after + b"\0"
-        cut, size = len(channel), 0
+        cut, size, more = len(channel), 0, False
+        keys, values = list[bytes](), list[bytes]()
         try:
             with iterated(source, start=start, stop=channel_end(channel)) as pairs:
                 for stored_key, stored in pairs:
-                    key = stored_key[cut:]
-                    self._check_pair(channel, key, stored)
+                    keys.append(stored_key[cut:])
+                    values.append(stored)
                     size += len(stored_key) + len(stored)
                     if size >= bytes_max:
-                        return TableStep(key, size)
+                        more = True
+                        break
+            check_pairs(channel, keys, values)
         except CorruptRecordError as error:
             return TableStep(None, size, str(error))
         except DATABASE_ERRORS as error:
             if not is_damage(error):
                 raise self.failed(error, channel) from error
             return TableStep(None, size, f"LevelDB reports: {error}")
-        return TableStep(None, size)
-
-    def _check_pair(self, channel: ChannelId, key: bytes, stored: bytes) -> None:
-        if key.startswith(ROWS_TAG):
-            check_seal(key[len(ROWS_TAG) :], split_row(stored)[2])
-        elif key >= STATE_START and key != MARKER:
-            check_seal(key, stored)
-        else:
-            decode_applied(channel, stored)
+        return TableStep(keys[-1] if more else None, size)
 
     def unsealed(self, channel: ChannelId, key: bytes, stored: bytes) -> Row:
         """The row with its seal checked and taken off."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,9 +69,10 @@ class LevelDbCopy:
         try:
             if self.source is None:
                 self._create()
-            batch = self.source.write_batch()
+            channel, batch = self.channel, self.source.write_batch()
+            put = batch.put
             for key, value in pairs:
-                batch.put(self.channel + key, value)
+                put(channel + key, value)
             faults.reach("copy.before-write")
             batch.write()
         except DATABASE_ERRORS as error:
@@ -107,31 +109,36 @@ class LevelDbCopy:
                 self._digest, self._position, self._last_key = CopyDigest(), EMPTY_HISTORY, b""
                 options = {"verify_checksums": True, "fill_cache": False}
                 self._reading = iter(self.source.iterator(**options))
-            pairs, size = list[Pair](), 0
-            for stored_key, value in self._reading:
-                key = self._key_of(stored_key, value)
-                pairs.append((key, value))
-                size += len(key) + len(value)
-                if size >= bytes_max:
+            keys, values, left = list[bytes](), list[bytes](), bytes_max
+            cut = len(self.channel)
+            for key, value in self._reading:
+                keys.append(key)
+                values.append(value)
+                left -= len(key) - cut + len(value)
+                if left <= 0:
                     break
             else:
                 self._reading = None
         except DATABASE_ERRORS as error:
             raise translate(error) from error
-        if pairs:
-            self._last_key = pairs[-1][0]
-            self._digest.add(pairs)
+        if keys:
+            self._take_in(keys, values)
         return self._reading is None
 
-    def _key_of(self, stored_key: bytes, value: bytes) -> bytes:
-        cut = len(self.channel)
-        if stored_key[:cut] != self.channel:
-            raise CorruptRecordError(
-                f"{self.path} holds the key {stored_key.hex()} of another channel"
-            )
-        if stored_key == applied_key(self.channel):
-            self._position = decode_applied(self.channel, value)
-        return stored_key[cut:]
+    def _take_in(self, keys: list[bytes], values: list[bytes]) -> None:
+        """What was read back, in key order."""
+        channel, cut = self.channel, len(self.channel)
+        # In the order of keys all are of the channel if the first and the last one are.
+        for key in (keys[0], keys[-1]):
+            if key[:cut] != channel:
+                raise CorruptRecordError(
+                    f"{self.path} holds the key {key.hex()} of another channel"
+                )
+        if keys[0] == applied_key(channel):  # the first of all that there may be
+            self._position = decode_applied(channel, values[0])
+        own = list(map(itemgetter(slice(cut, None)), keys))
+        self._last_key = own[-1]
+        self._digest.add_columns(own, values)
 
     def found(self) -> tuple[bytes, int, History]:
         """Digest, pairs and applied position as they were read back."""

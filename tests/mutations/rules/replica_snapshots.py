@@ -75,8 +75,8 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "S6.4-copy-read-back",
         "A copied table may hold keys that are not its channel's.",
         Edit(
-            "LevelDbCopy._key_of",
-            "stored_key[:cut] != self.channel",
+            "LevelDbCopy._take_in",
+            "key[:cut] != channel",
             "False",
         ),
         directed(COPIES + "keys_of_another_channel_are_found_when_a_copy_is_read_back"),
@@ -99,10 +99,16 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A damaged row is sent on to another replica.",
         Edit(
             "LevelDbReads.copy_page",
-            "self._check_pair(channel, key, stored)",
+            "check_pairs(channel, keys, values)",
             "",
         ),
         directed(COPIES + "damage_at_the_sender_is_found_before_it_is_sent"),
+    ),
+    mutation(
+        "S0.3-rows-at-once",
+        "Rows that are checked many at once are taken to be well.",
+        Edit("check_pairs", "not _are_well(keys[at:end], stored[at:end])", "False"),
+        directed("tests/unit/storage/tables/test_pair_checks.py::test_damaged_row_is_named"),
     ),
     mutation(
         "S0.4-replaced-readers",
