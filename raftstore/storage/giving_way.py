@@ -3,8 +3,9 @@
 A step (a chunk of a copied table, some of what is read to find damage) takes the processor, the
 interpreter's lock and the disk that requests need, too. Whether they miss them, the main loop says:
 how late it takes in what a step brought it. Where that is at once, as on a machine with processors
-to spare, nothing rests. The later it is, the longer, but never longer than a few times the step
-before, so that a copy always goes on.
+to spare, nothing rests. The later it is, the longer, but never longer than a few times the work
+before, so that a copy always goes on. Work is processor time: a step that waits for a processor or
+for the disk takes nothing from anybody meanwhile, and on a busy machine that is most of its time.
 """
 
 from __future__ import annotations
@@ -17,22 +18,30 @@ LATE_S: Final = 0.002
 REMEMBERED: Final = 0.8
 """Of how late it was, at the next look: a single turn that came at once says little."""
 REST_S_MAX: Final = 0.1
-"""A step that took longer than a share of this has waited for the disk, which nobody misses."""
+"""Behind a step that takes long as a whole, such as opening a copied table: what it kept others
+from is done by then."""
 
 
 class GivingWay:
     """The rests of one thread; ``rested_s`` is read by any."""
 
     def __init__(
-        self, rest_times_max: int, clock_s: Callable[[], float], wait: Callable[[float], object]
+        self,
+        rest_times_max: int,
+        clock_s: Callable[[], float],
+        worked_s: Callable[[], float],
+        wait: Callable[[float], object],
     ) -> None:
-        """A rest is at most ``rest_times_max`` times as long as the step before it, 0: there is
-        none; ``wait`` waits so many seconds, or ends sooner."""
+        """A rest is at most ``rest_times_max`` times as long as the work before it, 0: there is
+        none. ``worked_s`` says in the thread how much processor time it took so far; ``wait`` waits
+        so many seconds, or ends sooner."""
         self._rest_times_max = rest_times_max
         self.now_s = clock_s
+        self._worked_s = worked_s
         self._wait = wait
         self._late_s = 0.0
-        self._took_s = 0.0
+        self._rested_at_s = 0.0
+        """What the thread had worked when it rested last."""
         self.rested_s = 0.0
         """Seconds that the thread gave way in all."""
 
@@ -40,20 +49,17 @@ class GivingWay:
         """The main loop takes in what waits since then; loop thread."""
         self._late_s = max(self.now_s() - since_s, REMEMBERED * self._late_s)
 
-    def stepped(self, took_s: float) -> None:
-        """A step took so many seconds; the thread itself."""
-        self._took_s = took_s
-
     def rest_s(self) -> float:
-        """How long the thread rests before its next step."""
+        """How long the thread rests before it goes on; the thread itself."""
         if self._late_s <= LATE_S:
             return 0.0
         times = min(self._late_s / LATE_S, self._rest_times_max)
-        return min(times * self._took_s, REST_S_MAX)
+        return min(times * (self._worked_s() - self._rested_at_s), REST_S_MAX)
 
     def rest(self) -> None:
-        """Rest before a step; the thread itself."""
+        """Rest before more work; the thread itself."""
         seconds = self.rest_s()
+        self._rested_at_s = self._worked_s()
         if seconds > 0:
             began_s = self.now_s()
             self._wait(seconds)

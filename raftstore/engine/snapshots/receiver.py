@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Final
 
+from raftstore.config import MIB
 from raftstore.core.effects import CannotCatchUp
 from raftstore.core.folds import Folds
 from raftstore.engine.channel.runner import ChannelRunner
@@ -48,8 +50,9 @@ from raftstore.protocol.replica_snapshots import (
 from raftstore.protocol.replication import CannotComplete
 from raftstore.types import ChannelId, History, NodeId, Role, Seq, node_name
 
-VERIFY_BYTES: Final = 256 * 1024
-"""Bytes read back in one step: a ms or two. Between two the thread does other steps, or rests."""
+VERIFY_BYTES: Final = 2 * MIB
+"""Bytes read back in one step, in which the thread may rest. Between two it does other steps, and
+waits for the main loop, which on a busy machine takes longer than the step."""
 
 
 class SnapshotReceiver:
@@ -71,6 +74,8 @@ class SnapshotReceiver:
         """Attempts that failed, of channels that still need something: the next asks another."""
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """When something of a channel is to be asked for, again or at all."""
+        self._queue: dict[ChannelId, None] = {}
+        """Channels that found no place, the oldest first; each looks again from time to time."""
         self._shortage = parts.shortage
         self.received_bytes = self.received_chunks = 0
         self.pauses = CopyPauses(self._settings.retry_ms, self._settings.pause_ms_max)
@@ -104,6 +109,7 @@ class SnapshotReceiver:
         """Its table was dropped, or it is opened anew."""
         channel = runner.channel
         self.deadlines.cancel(channel)
+        self._queue.pop(channel, None)
         self._turns.pop(channel, None)
         self._damaged.pop(channel, None)
         transfer = self.transfers.pop(channel, None)
@@ -132,7 +138,14 @@ class SnapshotReceiver:
             if transfer is not None:
                 self._repeat(transfer, now_ms)
             elif runner is not None:
+                self._queue.pop(channel, None)
                 self._begin(runner, now_ms)
+
+    def _leave(self, transfer: Transfer, now_ms: int) -> None:
+        """A place is free: some look at once, for the first may have no use for it."""
+        del self.transfers[transfer.runner.channel]
+        for channel in islice(self._queue, self._settings.fetch_max):
+            self.deadlines.push(channel, now_ms)
 
     def _begin(self, runner: ChannelRunner, now_ms: int) -> None:
         channel, core = runner.channel, runner.core
@@ -143,6 +156,8 @@ class SnapshotReceiver:
         if is_damaged and runner.elector.role is Role.LEADER:
             return  # reported again when another one leads
         sources = self._parts.sources(runner)
+        if self._is_full():
+            self._queue[channel] = None
         if not sources or self._is_full():
             self.deadlines.push(channel, now_ms + self._settings.retry_ms)
             return
@@ -282,19 +297,25 @@ class SnapshotReceiver:
 
     def _reread(self, transfer: Transfer, copy: TableCopy, now_ms: int) -> None:
         """Find out how much of the copy is there: of what was written last some may be lost."""
-        transfer.stage, read = Stage.REREADING, list[bool]()
-        self._await_disk(transfer, now_ms)
+        transfer.stage = Stage.REREADING
+        self._read_back(transfer, partial(self._ask_rest, transfer, copy), now_ms)
 
-        def reread() -> None:
+    def _read_back(self, transfer: Transfer, done: Callable[[int], None], now_ms: int) -> None:
+        """Read the copy step by step, to its end."""
+        self._await_disk(transfer, now_ms)
+        copy, read = transfer.copy, list[bool]()
+        assert copy is not None, "there is something to read"
+
+        def verify() -> None:
             read.append(copy.verify(VERIFY_BYTES))
 
-        def is_read(now_ms: int) -> None:
+        def verified(now_ms: int) -> None:
             if read[0]:
-                self._ask_rest(transfer, copy, now_ms)
+                done(now_ms)
             else:
-                self._reread(transfer, copy, now_ms)
+                self._read_back(transfer, done, now_ms)
 
-        self._step(transfer, reread, is_read)
+        self._step(transfer, verify, verified)
 
     def _ask_rest(self, transfer: Transfer, copy: TableCopy, now_ms: int) -> None:
         transfer.rest = rest = copy.resume_point()
@@ -431,24 +452,9 @@ class SnapshotReceiver:
         self._await_disk(transfer, now_ms)
         copy = transfer.copy
         assert copy is not None, "chunks are of an offer"
-        self._step(transfer, copy.finish, partial(self._verify, transfer))
-
-    def _verify(self, transfer: Transfer, now_ms: int) -> None:
-        """Read on; what was read back in the end has to be what the sender sent."""
-        self._await_disk(transfer, now_ms)
-        copy, read = transfer.copy, list[bool]()
-        assert copy is not None, "chunks are of an offer"
-
-        def verify() -> None:
-            read.append(copy.verify(VERIFY_BYTES))
-
-        def verified(now_ms: int) -> None:
-            if read[0]:
-                self._verified(transfer, now_ms)
-            else:
-                self._verify(transfer, now_ms)
-
-        self._step(transfer, verify, verified)
+        # What is read back in the end has to be what the sender sent.
+        verified = partial(self._verified, transfer)
+        self._step(transfer, copy.finish, partial(self._read_back, transfer, verified))
 
     def _verified(self, transfer: Transfer, now_ms: int) -> None:
         copy, last = transfer.copy, transfer.last
@@ -542,7 +548,7 @@ class SnapshotReceiver:
 
     def _ended(self, transfer: Transfer, now_ms: int) -> None:
         runner = transfer.runner
-        del self.transfers[runner.channel]
+        self._leave(transfer, now_ms)
         self._turns.pop(runner.channel, None)
         self._tell(
             "replica_snapshot_finished" if transfer.copy is not None else "base_taken",
@@ -577,13 +583,7 @@ class SnapshotReceiver:
         transfer = self.transfers.get(channel)
         if transfer is None:
             return self.pauses.described(channel, now_ms) if channel in self.deadlines else ""
-        text = f"replica snapshot from {node_name(transfer.source)}: {transfer.stage.value}"
-        if transfer.stage is Stage.COPYING:
-            rate = transfer.bytes * 1_000 // max(1, now_ms - transfer.started_ms)
-            left_s = max(0, transfer.table_bytes - transfer.bytes) // max(1, rate)
-            text += f", {transfer.bytes} of about {transfer.table_bytes} bytes, {rate} bytes/s, "
-            text += f"{left_s} s left"
-        return text
+        return transfer.described(now_ms)
 
     def _step(
         self, transfer: Transfer, work: Callable[[], None], done: Callable[[int], None]
@@ -621,7 +621,7 @@ class SnapshotReceiver:
     ) -> None:
         """Give this attempt up; both sides stay as they were, and it is tried again in a while."""
         runner = transfer.runner
-        del self.transfers[runner.channel]
+        self._leave(transfer, now_ms)
         self._turns[runner.channel] = self._turns.get(runner.channel, 0) + 1
         if transfer.copy is not None and is_copy_good:
             self._begun[runner.channel] = transfer.copy

@@ -15,7 +15,7 @@ from raftstore.protocol.replica_snapshots import (
     AskSnapshotRest,
     SnapshotChunk,
 )
-from raftstore.types import EMPTY_HISTORY, History, NodeId
+from raftstore.types import EMPTY_HISTORY, History, NodeId, node_name
 
 
 class Stage(Enum):
@@ -60,3 +60,13 @@ class Transfer:
     operation: int = 0
     """Of the log: what has to be durable before the next step."""
     is_ending: bool = False
+
+    def described(self, now_ms: int) -> str:
+        """How far it is, for people."""
+        text = f"replica snapshot from {node_name(self.source)}: {self.stage.value}"
+        if self.stage is Stage.COPYING:
+            rate = self.bytes * 1_000 // max(1, now_ms - self.started_ms)
+            left_s = max(0, self.table_bytes - self.bytes) // max(1, rate)
+            text += f", {self.bytes} of about {self.table_bytes} bytes, {rate} bytes/s, "
+            text += f"{left_s} s left"
+        return text

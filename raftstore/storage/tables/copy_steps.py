@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Event
+from time import thread_time
 
 from raftstore.errors import StorageError
 from raftstore.ports.tables import ReadDone
@@ -22,16 +23,24 @@ class CopySteps:
         self._rest_times_max = rest_times_max
         self._worker: Worker | None = None
         self._is_closing = Event()
-        self.giving_way = GivingWay(0, lambda: 0.0, self._is_closing.wait)
+        self.giving_way = GivingWay(0, lambda: 0.0, lambda: 0.0, self._is_closing.wait)
         self._stalls, self._path = UNWATCHED, Path()
 
     def note_steps(self, stalls: StallWatch, path: Path) -> None:
         """Note in ``stalls`` when a step works below ``path``, from now on."""
         self._stalls, self._path = stalls, path
 
-    def give_way_by(self, clock_s: Callable[[], float]) -> None:
-        """Rest while the main loop is late by this clock; before the first step."""
-        self.giving_way = GivingWay(self._rest_times_max, clock_s, self._is_closing.wait)
+    def give_way_by(
+        self, clock_s: Callable[[], float], worked_s: Callable[[], float] = thread_time
+    ) -> None:
+        """Rest while the main loop is late by this clock, for as long as what the thread worked
+        says; before the first step."""
+        times = self._rest_times_max
+        self.giving_way = GivingWay(times, clock_s, worked_s, self._is_closing.wait)
+
+    def give_way(self) -> None:
+        """Rest within a step, if that is due; the thread itself."""
+        self.giving_way.rest()
 
     def start(
         self, step: Callable[[], ReadDone], post: Post, done: Callable[[ReadDone], None]
@@ -46,12 +55,9 @@ class CopySteps:
             giving_way.rest()
             if self._is_closing.is_set():
                 return
-            began_s = giving_way.now_s()
             with self._stalls.doing(Area.READS, "a step of a table's copy", self._path):
                 found = step()
-            ended_s = giving_way.now_s()
-            giving_way.stepped(ended_s - began_s)
-            post(partial(_take_in, giving_way, ended_s, found, done))
+            post(partial(_take_in, giving_way, giving_way.now_s(), found, done))
 
         self._worker.submit(run)
 

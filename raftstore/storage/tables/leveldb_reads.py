@@ -215,8 +215,8 @@ class LevelDbReads:
     def verify(
         self, source: Any, channel: ChannelId, after: bytes | None, bytes_max: int
     ) -> TableStep:
-        """Read on and check as ``copy_page`` does, keeping nothing. Damage is reported, and the
-        tables stay usable: the next read of those rows meets it again."""
+        """Read on and check as ``copy_page`` does, returning no pairs. Damage is reported, and
+        the tables stay usable: the next read of those rows meets it again."""
         self.check()
         start = channel if after is None else channel + after + b"\0"
         cut, size, more = len(channel), 0, False

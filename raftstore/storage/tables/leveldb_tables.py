@@ -485,6 +485,7 @@ class LevelDbTables:
         return None if found is None else self._kept(found)
 
     def _kept(self, copy: LevelDbCopy) -> LevelDbCopy:
+        copy.give_way = self._copy_steps.give_way
         self._copies = [each for each in self._copies if not each.is_abandoned] + [copy]
         return copy
 

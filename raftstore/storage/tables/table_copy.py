@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from raftstore import faults
-from raftstore.config import MIB, StorageSettings
+from raftstore.config import KIB, MIB, StorageSettings
 from raftstore.errors import CorruptRecordError
 from raftstore.ports.table_copy import CopyDigest, Pair, ResumePoint
 from raftstore.storage.files import FileOps, persisting
@@ -37,6 +37,8 @@ FILLING_BUFFER_BYTES_MAX: Final = 4 * MIB
 """Memory table of a copy while it is filled, beside those of all channels. Keys come in order, so
 its files are never merged and a larger one would gain nothing; the table has its share from when it
 is opened anew."""
+READ_BYTES: Final = 256 * KIB
+"""Bytes read back at once: a ms or two of work, behind which the thread may rest."""
 
 
 class LevelDbCopy:
@@ -63,6 +65,8 @@ class LevelDbCopy:
         self._position = EMPTY_HISTORY
         self._last_key = b""
         self.is_complete = self.is_abandoned = False
+        self.give_way: Callable[[], object] = lambda: None
+        """Called between two parts of what is read back in one call."""
 
     def write(self, pairs: list[Pair]) -> None:
         """Take in what comes next in key order."""
@@ -102,6 +106,17 @@ class LevelDbCopy:
 
     def verify(self, bytes_max: int) -> bool:
         """Read on, about so many bytes; True when everything was read back."""
+        left = bytes_max
+        while True:
+            left -= self._read(min(left, READ_BYTES))
+            if self._reading is None or left <= 0:
+                return self._reading is None
+            self.give_way()
+
+    def _read(self, bytes_max: int) -> int:
+        """Read on, about so many bytes; return how many."""
+        cut, size = len(self.channel), 0
+        keys, values = list[bytes](), list[bytes]()
         try:
             if self.source is None:  # of another life
                 self.source = open_checked(self.path, self._settings, self._share)
@@ -109,13 +124,11 @@ class LevelDbCopy:
                 self._digest, self._position, self._last_key = CopyDigest(), EMPTY_HISTORY, b""
                 options = {"verify_checksums": True, "fill_cache": False}
                 self._reading = iter(self.source.iterator(**options))
-            keys, values, left = list[bytes](), list[bytes](), bytes_max
-            cut = len(self.channel)
             for key, value in self._reading:
                 keys.append(key)
                 values.append(value)
-                left -= len(key) - cut + len(value)
-                if left <= 0:
+                size += len(key) - cut + len(value)
+                if size >= bytes_max:
                     break
             else:
                 self._reading = None
@@ -123,7 +136,7 @@ class LevelDbCopy:
             raise translate(error) from error
         if keys:
             self._take_in(keys, values)
-        return self._reading is None
+        return size
 
     def _take_in(self, keys: list[bytes], values: list[bytes]) -> None:
         """What was read back, in key order."""

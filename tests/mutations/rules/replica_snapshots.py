@@ -8,6 +8,7 @@ from tests.mutations.rules.drawn_worlds import COPIED, TRIMMED
 from tests.mutations.syntax import Edit
 
 WORLDS = "tests/unit/engine/snapshots/test_replica_snapshots.py::test_"
+RECEIVER = "tests/unit/engine/snapshots/test_snapshot_receiver.py::test_"
 SENDER = "tests/unit/engine/snapshots/test_snapshot_sender.py::test_"
 ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
 REST = "tests/unit/engine/snapshots/test_snapshot_rest.py::test_"
@@ -40,6 +41,22 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "Copies give no way to a main loop that is late.",
         Edit("_take_in", "giving_way.took_in(since_s)", "pass"),
         directed(STEPS + "thread_of_copies_rests_before_its_next_step_while_the_main_loop_is_late"),
+    ),
+    mutation(
+        "S6.6-waits-are-work",
+        "Copies rest for the time that they waited for a processor, too.",
+        Edit(
+            "CopySteps.give_way_by",
+            "GivingWay(times, clock_s, worked_s, self._is_closing.wait)",
+            "GivingWay(times, clock_s, clock_s, self._is_closing.wait)",
+        ),
+        directed(STEPS + "waiting_for_a_processor_is_no_work"),
+    ),
+    mutation(
+        "S6.6-free-place",
+        "A channel that waits for a place among the copies looks once a second.",
+        Edit("SnapshotReceiver._leave", "self.deadlines.push(channel, now_ms)", "pass"),
+        directed(RECEIVER + "channel_without_a_place_begins_when_one_is_free"),
     ),
     mutation(
         "S6.6-endless-rests",
@@ -312,7 +329,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "S6.4-rest-trusted",
         "What an earlier life wrote of a copy counts without being read back.",
         Edit(
-            "LevelDbCopy.verify",
+            "LevelDbCopy._read",
             "self._digest, self._position, self._last_key = CopyDigest(), EMPTY_HISTORY, b''",
             "",
         ),

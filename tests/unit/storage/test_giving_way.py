@@ -10,18 +10,22 @@ TIMES = 3
 
 
 class Bench:
-    """A thread with a clock that goes on where it waits."""
+    """A thread with a clock that goes on where it waits, and one that goes on where it works."""
 
     def __init__(self, rest_times_max: int = TIMES) -> None:
-        self.now_s = 100.0
-        self.giving_way = GivingWay(rest_times_max, lambda: self.now_s, self._wait)
+        self.now_s, self.worked_s = 100.0, 7.0
+        self.giving_way = GivingWay(
+            rest_times_max, lambda: self.now_s, lambda: self.worked_s, self._wait
+        )
+        self.giving_way.rest()
 
     def _wait(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def step(self, took_s: float, late_s: float) -> float:
+    def step(self, took_s: float, late_s: float, waited_s: float = 0.0) -> float:
         """A step, whose result the main loop takes in so late; the rest behind it."""
-        self.giving_way.stepped(took_s)
+        self.worked_s += took_s
+        self.now_s += took_s + waited_s
         self.giving_way.took_in(self.now_s - late_s)
         before_s = self.now_s
         self.giving_way.rest()
@@ -40,9 +44,24 @@ def test_the_later_the_main_loop_is_the_longer_is_the_rest(late_s: float, times:
     assert bench.giving_way.rested_s == pytest.approx(times * 0.004)
 
 
-def test_step_that_waited_for_the_disk_is_followed_by_a_short_rest() -> None:
-    """Syncing a copied table takes a second, in which nobody misses the processor."""
+def test_work_counts_and_no_time_that_a_step_waited() -> None:
+    """For a processor, which others have all the while, or for the disk: on a machine with six jobs
+    for each processor a copy of 3.5 MB rested for seconds."""
+    assert Bench().step(0.004, 1.0, waited_s=2.0) == pytest.approx(TIMES * 0.004)
+
+
+def test_rest_behind_a_long_step_is_short() -> None:
+    """Opening a copied table is work of its own: what it kept others from is done by then."""
     assert Bench().step(2.0, 1.0) == pytest.approx(REST_S_MAX)
+
+
+def test_each_rest_is_for_the_work_since_the_one_before() -> None:
+    """Also where the main loop was in time meanwhile."""
+    bench = Bench()
+    for _ in range(30):
+        bench.step(0.05, 0.0)
+    assert bench.step(0.004, 1.0) == pytest.approx(TIMES * 0.004)
+    assert bench.step(0.001, 1.0) == pytest.approx(TIMES * 0.001)
 
 
 def test_one_turn_in_time_does_not_end_the_rests() -> None:

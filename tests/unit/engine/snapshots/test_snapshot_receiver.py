@@ -97,6 +97,42 @@ def test_no_more_channels_fetch_at_a_time_than_the_setting_allows() -> None:
     assert list(bench.receiver.transfers) == [OTHER]
 
 
+@pytest.mark.parametrize("end", ["failed", "ended"])
+def test_channel_without_a_place_begins_when_one_is_free(end: str) -> None:
+    """It does not wait for its next look: that would be a second of nothing for each place."""
+    bench = Receiving(fetch_max=1)
+    bench.copying()
+    other = bench.channels[OTHER]
+    other.core.trimmed_to = Seq(6)
+    bench.receiver.needed(other, bench.now_ms)
+    bench.timer()
+    bench.timer(bench.now_ms + 1)
+    assert list(bench.receiver.transfers) == [CHANNEL]
+    if end == "failed":
+        bench.receiver.peer_lost(B, bench.now_ms)
+    else:
+        for number in range(3):
+            bench.chunk(number)
+            bench.step()
+        bench.run_steps()
+        assert not bench.receiver.transfers
+    assert bench.due_ms == bench.now_ms
+    bench.timer()
+    assert list(bench.receiver.transfers) == [OTHER]
+
+
+def test_nobody_looks_for_a_channel_that_was_closed_while_it_waited() -> None:
+    """The place stays free for others."""
+    bench = Receiving(fetch_max=1)
+    bench.copying()
+    bench.channels[OTHER].core.trimmed_to = Seq(6)
+    bench.receiver.needed(bench.channels[OTHER], bench.now_ms)
+    bench.timer()
+    bench.receiver.channel_closed(bench.channels[OTHER])
+    bench.receiver.peer_lost(B, bench.now_ms)
+    assert bench.due_ms == bench.now_ms + SETTINGS.retry_ms
+
+
 def test_as_many_channels_fetch_as_the_setting_allows() -> None:
     """Two here."""
     bench = Receiving()

@@ -23,7 +23,7 @@ from raftstore.storage.tables.generations import (
 )
 from raftstore.storage.tables.keys import applied_key, encode_applied
 from raftstore.storage.tables.leveldb_database import share_of
-from raftstore.storage.tables.table_copy import LevelDbCopy
+from raftstore.storage.tables.table_copy import READ_BYTES, LevelDbCopy
 from raftstore.types import EMPTY_HISTORY, History, Seq, Term
 from tests.noting_files import NotingFiles
 from tests.storage_helpers import CHANNEL, SMALL
@@ -102,6 +102,19 @@ def test_digest_is_the_same_in_whatever_pages_pairs_come(size: int, page_pairs: 
     sizes = sum(len(key) + len(value) for key, value in pairs)
     for each in (digest, again):
         assert (each.digest(), each.pairs, each.bytes) == (known.digest(), len(pairs), sizes)
+
+
+def test_thread_may_rest_while_a_large_part_is_read_back(copy: LevelDbCopy) -> None:
+    """Within one call, behind each part of it but the last."""
+    rests = list[int]()
+    copy.write(PAIRS[:1])
+    copy.write([(b"\x01%05d" % number, b"v" * READ_BYTES) for number in range(5)])
+    copy.finish()
+    copy.give_way = lambda: rests.append(copy.found()[1])
+    assert not copy.verify(3 * READ_BYTES)
+    assert (rests, copy.found()[1]) == ([2, 3], 4)
+    assert copy.verify(9 * READ_BYTES)
+    assert (rests, copy.found()[1:]) == ([2, 3, 5, 6], (6, COPIED))
 
 
 def test_nothing_is_found_before_it_was_read_back(copy: LevelDbCopy) -> None:
