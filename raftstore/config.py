@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from raftstore.audit.settings import AuditSettings
+
 PROTOCOL_VERSION: Final = 1
 """Of the wire format; exchanged in Hello, a mismatch is refused (S12)."""
 
@@ -91,8 +93,7 @@ class ReplicationSettings:
     """StoreRequests held while catching up; beyond it the newest are dropped (S6.3). None are held
     while the leader's end is more than four times as far away."""
     commit_notice_interval_ms: int = 25
-    """Pause after which followers are sent a commit position that nothing else carried (S3.5: <
-    50)."""
+    """Pause after which followers are sent a commit position that nothing else carried (S3.5)."""
     resend_interval_ms: int = 250
     """Leader: a follower whose match stands still below our end gets a CommitNotice this often."""
     read_index_retry_ms: int = 100
@@ -196,8 +197,7 @@ class HeartbeatSettings:
     discover_interval_ms: int = 1_000
     """How often peers are read from the catalog again (KLIP-20)."""
     enable: bool = True
-    """False: silence holds nobody down for routing (BLOG-19); heartbeats go on, for elections need
-    them (S1.8)."""
+    """False: silence holds nobody down for routing (BLOG-19); heartbeats go on (S1.8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,7 @@ class ReadSettings:
     waiting_reads_bytes_max: int = 64 * MIB
     """Bytes of the keys that these reads ask for, counted in the same way."""
     scan_pins_max: int = 256
-    """States pinned by one client for the pages of scans, counted in the same way; each keeps old
-    files of LevelDB."""
+    """States pinned by one client for the pages of scans; each keeps old files of LevelDB."""
     scan_pin_idle_ms: int = 30_000
     scan_pin_life_ms: int = 300_000
     """A pin is given up when no page was asked for that long, and at this age at the latest."""
@@ -648,3 +647,4 @@ class NodeSettings:
     transport: TransportSettings = field(default_factory=TransportSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     machines: MachineSettings = field(default_factory=MachineSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raftstore.engine.audit import NodeAudit
 from raftstore.engine.channel.proposals import Proposals
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_writes import ClientWrites
@@ -21,7 +22,7 @@ from raftstore.types import ChannelId
 class ClientAnswers:
     """Answers of one node to its clients."""
 
-    def __init__(  # noqa: PLR0917 - what is reported with each answer
+    def __init__(  # noqa: PLR0913, PLR0917 - what is reported with each answer
         self,
         transport: Transport,
         clock: Clock,
@@ -31,6 +32,7 @@ class ClientAnswers:
         meters: Meters,
         failovers: FailoverWatch,
         relayed: RelayedWrites,
+        audit: NodeAudit,
     ) -> None:
         self._transport = transport
         self._clock = clock
@@ -40,6 +42,7 @@ class ClientAnswers:
         self._meters = meters
         self._failovers = failovers
         self._relayed = relayed
+        self._audit = audit
 
     def answer(self, client: int, message: Message) -> None:
         """Answer a request."""
@@ -50,6 +53,7 @@ class ClientAnswers:
             if runner is not None:
                 table = runner.name.rpartition("/")[0]
                 self._meters.served_within(table, served, runner.bounds.max_staleness_ms)
+        self._audit.answered(client, message, now_ms)
         self._transport.reply(client, message)
 
     def reply(self, client: int, message: PubAck | PubReject) -> None:

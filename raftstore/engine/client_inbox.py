@@ -52,6 +52,7 @@ class ClientInbox:
         self._checks = parts.healing.checks
         self._commands = parts.controller.commands
         self._meters = parts.meters
+        self._audit = parts.audit
         self._active = active
         self._answers = answers
         self._writes = writes
@@ -100,9 +101,11 @@ class ClientInbox:
                 message = msgspec.structs.replace(message, **{name: most_ms})
         if isinstance(message, (Get, Scan, Count, MachineQuery)):
             self._meters.read_began(client, message, now_ms)
+            self._audit.read_began(client, message, self._channels, now_ms)
             self._reader.on_request(client, message, self._channels.get(message.channel), now_ms)
         elif isinstance(message, GetMany):
             self._meters.read_began(client, message, now_ms)
+            self._audit.read_began(client, message, self._channels, now_ms)
             self._reader.many.on_request(client, message, self._channels, now_ms)
         elif isinstance(message, BatchRequest):
             self._batches.on_request(client, message, now_ms)
@@ -125,6 +128,7 @@ class ClientInbox:
         self._commands.on_client_gone(client)
         self._writes.on_client_gone(client)
         self._meters.client_gone(client)
+        self._audit.client_gone(client)
 
     def holds_for(self, client: int) -> bool:
         """Whether anything is under way for the client."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from raftstore.config import NodeSettings
+from raftstore.engine.audit import NodeAudit
 from raftstore.engine.batches.service import BatchService, BatchStores
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
@@ -163,6 +164,7 @@ class NodeRunner:
         self.lag_guard = ReplicaLagGuard(
             self.watch, self.events.tell, settings.replication.lag_patience_ms
         )
+        self.audit = NodeAudit(settings.audit, self.identity.boot_id, self.watch, self.events.tell)
         self._proposals = Proposals(ports.ids)
         self.relayed = RelayedWrites(self.outbox, self.levels.at_least)
         self.answers = ClientAnswers(
@@ -174,6 +176,7 @@ class NodeRunner:
             self.meters,
             self.failovers,
             self.relayed,
+            self.audit,
         )
         self.reader = Reader(
             self.me, ports.tables, ports.ids, self.clock, self.answers, self.watch, settings
@@ -324,6 +327,7 @@ class NodeRunner:
             self.catch_ups.channel_closed,
             self.snapshots.on_closed,
             self.meters.channel_closed,
+            self.audit.channel_closed,
             self._schedule.on_closed,
             watch.channel_closed,
             reader.on_channel_closed,
@@ -389,6 +393,7 @@ class NodeRunner:
             guard=self.guard,
             drain=self.drain,
             ring=self.ring,
+            audit=self.audit,
         )
         self.reports = NodeReports(parts, self.clock, ports)
         self.views = self.reports.views

@@ -42,6 +42,7 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
+from raftstore.protocol.audit import ReportViolation
 from raftstore.protocol.machines import SkipCommand
 from raftstore.protocol.members import AskJoin, Drain, Join, MakeTicket, Retire
 from raftstore.protocol.message import Done, failed
@@ -73,6 +74,7 @@ class RequestHandler:
         self._lag_guard = parts.lag_guard
         self._step_downs = parts.step_downs
         self._ring = parts.ring
+        self._audit = parts.audit
         self._checks = parts.healing.checks
         self.checkpoints = Checkpoints(parts.channels, answers.answer, tell)
         self._active = active
@@ -138,10 +140,8 @@ class RequestHandler:
                 self._answers.answer(
                     client, MetricsAnswer(message.request_id, *self._reports.metrics())
                 )
-            case SeenHeartbeat():
-                self._seen_heartbeat(client, message, now_ms)
-            case SeenLags():
-                self._seen_lags(client, message, now_ms)
+            case SeenHeartbeat() | SeenLags() | ReportViolation():
+                self._on_seen(client, message, now_ms)
             case PinState() | HashRange() | HashHistory() | RowExpiries():
                 self._checks.on_request(client, message, now_ms)
             case MakeTicket() | AskJoin() | Join() | Drain() | Retire():
@@ -157,6 +157,18 @@ class RequestHandler:
                 self._answers.answer(
                     client, failed(message.request_id, UnsupportedRequestError, text)
                 )
+
+    def _on_seen(
+        self, client: int, message: SeenHeartbeat | SeenLags | ReportViolation, now_ms: int
+    ) -> None:
+        """What a client saw: of other nodes, or of answers that cannot be right."""
+        if isinstance(message, SeenHeartbeat):
+            self._seen_heartbeat(client, message, now_ms)
+        elif isinstance(message, SeenLags):
+            self._seen_lags(client, message, now_ms)
+        else:
+            self._audit.on_report(message, now_ms)
+            self._answers.answer(client, Done(message.request_id))
 
     def _on_replicas(
         self, client: int, message: OrderRequest | RebalanceRequest | SkipCommand, now_ms: int

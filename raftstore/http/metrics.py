@@ -80,6 +80,11 @@ HELP: Final = {
     "received of them (replica snapshots).",
     "raftstore_replica_snapshot_chunks": "The same in chunks.",
     "raftstore_replica_snapshots": "Replica snapshots that are served and taken now.",
+    "raftstore_audit_operations": "Answers to reads of watched keys that the node judged.",
+    "raftstore_audit_dropped": "Of these, answers whose row was not judged: audit.keys_max is "
+    "reached.",
+    "raftstore_audit_violations": "Answers that cannot be right, found by the node itself or by "
+    "clients that audit theirs (source).",
     "raftstore_scrub_bytes": "Bytes of log and tables that were read and verified.",
     "raftstore_scrub_passes": "How often all of them were read.",
     "raftstore_scrub_damages": "Damaged places of the log, and tables, that this found.",

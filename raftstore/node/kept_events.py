@@ -17,9 +17,9 @@ from typing import Any, Final
 
 KEPT_EVENTS: Final = "failovers.jsonl"
 KEPT_MAX: Final = 1_024
-"""Failovers kept, the newest ones; the file is cut to them when it has twice as many lines."""
-LINE_BYTES_MAX: Final = 1_024
-"""A longer event is not kept, so the file has 2 MiB at most."""
+"""Events kept, the newest ones; the file is cut to them when it has twice as many lines."""
+LINE_BYTES_MAX: Final = 4_608
+"""A longer event is not kept, so the file has 9 MiB at most; failovers take 300 bytes each."""
 WAITING_MAX: Final = 4_096
 """Events that wait for the disk; more than that are not kept."""
 

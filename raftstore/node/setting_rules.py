@@ -105,6 +105,8 @@ SPECIAL_RANGES: Final = {
     "retention.channel_bytes": Range(1 * MIB, SIZES.high),
     "retention.channel_records": Range(1_000, COUNTS.high),
     "retention.interval_ms": Range(10, 3_600_000),
+    "audit.keys_per_million": Range(0, 1_000_000),
+    "audit.keys_max": Range(1, 1_000_000),
     "scrub.second_bytes_max": Range(1 * KIB, SIZES.high),
     "scrub.interval_ms": Range(10, 366 * DAY_MS),
     "scrub.verify_second_bytes_max": Range(1 * KIB, SIZES.high),

@@ -99,6 +99,9 @@ LEVEL_OF_FORMAT: Final = {
 }
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 
+AUDIT_LEVEL: Final = LEVEL_OF_TAG[Tag.ReportViolation]
+"""Nodes below it take no report of what a client's audit found."""
+
 GET_MANY_LEVEL: Final = LEVEL_OF_TAG[Tag.GetMany]
 """Nodes below it do not know ``GetMany``: they are sent a ``Get`` for each channel."""
 

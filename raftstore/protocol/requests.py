@@ -24,6 +24,7 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
+from raftstore.protocol.audit import ReportViolation
 from raftstore.protocol.batches import (
     BatchAnswer,
     BeginBatch,
@@ -96,6 +97,7 @@ ClientRequest = (
     | RebalanceRequest
     | MachineQuery
     | SkipCommand
+    | ReportViolation
 )
 
 ClientAnswer = (

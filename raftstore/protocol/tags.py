@@ -173,6 +173,7 @@ class Tag(IntEnum):
     MachineQuery = 190
     MachineAnswer = 191
     SkipCommand = 192
+    ReportViolation = 200
 
 
 RETIRED: Final[frozenset[Tag]] = frozenset()
@@ -248,6 +249,7 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.MachineQuery: 7,
     Tag.MachineAnswer: 7,
     Tag.SkipCommand: 7,
+    Tag.ReportViolation: 8,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
+from raftstore.audit.settings import AuditSettings
 from raftstore.config import LEVEL, NodeSettings
 from raftstore.election.pysyncobj_elector import pysyncobj_elector_factory
+from raftstore.engine.audit import EVENT as AUDIT_EVENT
 from raftstore.engine.batches.failpoints import pass_answers, pass_message
 from raftstore.engine.catalog.failpoints import pass_event
 from raftstore.engine.channel.runner import ChannelRunner
@@ -23,6 +26,7 @@ from raftstore.protocol.node import Heartbeat
 from raftstore.protocol.replication import MsgSync
 from raftstore.storage.log.group_commit import Batch
 from raftstore.storage.log.writer import IDLE_MARK_S
+from raftstore.testing.invariants import InvariantError
 from raftstore.testing.sim_clock import WALL_START_MS, DriftingClock
 from raftstore.testing.sim_disk import SimDisk
 from raftstore.testing.sim_files import ProcessEndedError
@@ -41,6 +45,8 @@ WRITE_MS_MAX = 5.0
 """How long it takes at most until the system has a group commit; then it is synced."""
 PAUSED_LOOK_MS = 50.0
 """How often a paused node is offered a broken connection."""
+AUDIT: Final = AuditSettings(keys_per_million=1_000_000)
+"""Nodes judge all that they answer: what their audit finds ends a world, rightly or not."""
 
 
 class SimNode:
@@ -58,7 +64,7 @@ class SimNode:
         self._joined = joined
         self.node = node
         self.name = node_name(node)
-        self.settings = settings
+        self.settings = replace(settings, audit=AUDIT)
         self.incarnation = 0
         self.runner: WatchedRunner | None = None
         # Of founders by name, so that their worlds stay; another node may have the same name later.
@@ -571,3 +577,5 @@ class SimNode:
         if self.failpoint is not None:
             pass_event(name, self.reach)
         self.cluster.trace(name, node=self.name, **fields)
+        if name == AUDIT_EVENT:
+            raise InvariantError(f"the audit of {self.name} found {fields['kind']}: {fields}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from raftstore import config, errors
+from raftstore.audit import settings as audit_settings
 from raftstore.cli.main import cli
 from raftstore.http.metrics import HELP
 from raftstore.node.setting_rules import format_number, range_of
@@ -45,6 +46,7 @@ SECTION_OF = {
     "TransportSettings": "transport",
     "HttpSettings": "http",
     "MachineSettings": "machines",
+    "AuditSettings": "audit",
     "NodeSettings": "node",
 }
 _ASK_FATE = (
@@ -121,10 +123,11 @@ def documented_fields(cls: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 def setting_texts() -> dict[str, str]:
     """``section.key`` -> documentation."""
-    tree = ast.parse(inspect.getsource(config))
+    sources = [inspect.getsource(module) for module in (config, audit_settings)]
+    classes = [node for source in sources for node in ast.parse(source).body]
     return {
         f"{SECTION_OF[node.name]}.{name}": text
-        for node in tree.body
+        for node in classes
         if isinstance(node, ast.ClassDef) and node.name in SECTION_OF
         for name, text in documented_fields(node)
     }

@@ -14,8 +14,8 @@ EVENTS_MAX: Final = 4_096
 """Older ones are in the log of the process only."""
 
 
-KEPT_TYPES: Final = ("failover", "failover_seen")
-"""What outlives the process (N8)."""
+KEPT_TYPES: Final = ("failover", "failover_seen", "audit_violation")
+"""What outlives the process (N7, N8)."""
 
 
 class EventRing:

@@ -30,6 +30,7 @@ def metrics(node: NodeParts, now_ms: int) -> tuple[tuple[Sample, ...], tuple[His
     samples = (
         *_node(node),
         *_healing(node),
+        *_audit(node),
         *_moves(node, now_ms),
         *_peers(node, now_ms),
         *_channels(node, now_ms),
@@ -100,6 +101,15 @@ def _healing(node: NodeParts) -> Iterator[Sample]:
     yield "raftstore_logs_healed_total", (), float(healing.log_repairs.healed_total)
     yield "raftstore_divergences_total", (), float(healing.divergences.found_total)
     yield "raftstore_replicas_healed_total", (), float(healing.divergences.healed_total)
+
+
+def _audit(node: NodeParts) -> Iterator[Sample]:
+    audit = node.audit
+    yield "raftstore_audit_operations_total", (), float(audit.judge.observed)
+    yield "raftstore_audit_dropped_total", (), float(audit.judge.dropped)
+    found = (("source", "node"),), (("source", "client"),)
+    yield "raftstore_audit_violations_total", found[0], float(audit.judge.violations)
+    yield "raftstore_audit_violations_total", found[1], float(audit.reported)
 
 
 def _moves(node: NodeParts, now_ms: int) -> Iterator[Sample]:

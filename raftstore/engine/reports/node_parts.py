@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raftstore.config import NodeSettings
+from raftstore.engine.audit import NodeAudit
 from raftstore.engine.batches.service import BatchService
 from raftstore.engine.catalog.controller import CatalogController
 from raftstore.engine.catalog.step_down_limit import StepDownLimit
@@ -58,6 +59,7 @@ class NodeParts:
     guard: StorageGuard
     drain: Drain
     ring: EventRing
+    audit: NodeAudit
 
     @property
     def me(self) -> NodeId:

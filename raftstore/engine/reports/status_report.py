@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
+from raftstore.engine.audit import EVENT
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.peers.gap_reports import gaps_of
 from raftstore.engine.reads.read_rules import in_doubt
@@ -66,6 +67,7 @@ def node_status(node: NodeParts, now_ms: int, reserve_bytes: int | None = None) 
         "takes_records": not space.is_exhausted,
         "reserve_bytes": reserve_bytes,
     }
+    status["audit"] = node.audit.status(tuple(node.ring.newest(EVENT, 1)))
     status["failovers"] = list(node.ring.newest("failover", FAILOVERS_SHOWN))
     return status
 

@@ -50,6 +50,8 @@ class Bench:
         self.ended: list[tuple[int, str]] = []
         self.held: dict[str, int] = {}
         self.error: Exception | None = None
+        self.audited: list[tuple[Any, ...]] = []
+        self.audit_forgot: list[int] = []
         self.active = ActiveChannels()
         self.meters = Meters()
         self.channels: Any = {CHANNEL: "orders/0"}
@@ -65,6 +67,9 @@ class Bench:
             healing=SimpleNamespace(checks=self._part("checks")),
             controller=SimpleNamespace(commands=self._part("commands")),
             meters=self.meters,
+            audit=SimpleNamespace(
+                read_began=lambda *of: self.audited.append(of), client_gone=self.audit_forgot.append
+            ),
             settings=SimpleNamespace(
                 transport=SimpleNamespace(request_timeout_max_ms=TIMEOUT_MAX_MS)
             ),
@@ -304,3 +309,17 @@ def test_write_is_timed_by_the_node_that_sequences_it() -> None:
     bench.take(write())
     bench.meters.write_ended(ack(), NOW_MS + 1_000)
     assert bench.timed("raftstore_write_duration_seconds") == (1, 1.0)
+
+
+def test_reads_and_their_ends_reach_the_audit() -> None:
+    """N7: it sees what clients see."""
+    bench = Bench()
+    read, many = get(), get_many()
+    bench.take(read)
+    bench.take(many)
+    assert bench.audited == [
+        (CLIENT, read, bench.channels, NOW_MS),
+        (CLIENT, many, bench.channels, NOW_MS),
+    ]
+    bench.inbox.on_gone(CLIENT)
+    assert bench.audit_forgot == [CLIENT]

@@ -125,6 +125,7 @@ def test_parts_hear_what_happens_to_channels_in_their_order() -> None:
         runner.lag_guard.channel_closed, runner.retention.channel_closed,
         runner.snapshots.on_closed, runner.expirer.channel_closed, runner.catch_ups.channel_closed,
         runner.healing.closed, runner.controller.config_reports.on_closed,
+        runner.audit.channel_closed,
     }  # fmt: skip
     assert notices.snapshot_needed == (runner.snapshots.on_needed,)
     assert notices.leader_changed[0] == watch.leader_changed

@@ -29,6 +29,7 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
+from raftstore.protocol.audit import ReportViolation
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.reads import Get
@@ -106,6 +107,7 @@ class Bench:
             lag_guard=SimpleNamespace(refusal=self._lag_of),
             step_downs=SimpleNamespace(refusal=self._step_down_of),
             ring=self.ring,
+            audit=SimpleNamespace(on_report=self._noted("audit")),
             healing=SimpleNamespace(checks=SimpleNamespace(on_request=self._noted("check"))),
             leaders=SimpleNamespace(given_away=SimpleNamespace(asked=self._noted("given away"))),
         )
@@ -469,3 +471,11 @@ def test_positions_reach_from_nothing_to_the_last_seq() -> None:
     bench = Bench()
     lags = (("orders", 0, Seq(SEQ_MAX), Seq(0)), ("orders", 1, Seq(0), Seq(SEQ_MAX)))
     assert bench.ask(SeenLags(12, "n2", 1, lags)) == Done(12)
+
+
+def test_report_of_a_clients_audit_goes_to_the_audit_and_is_done() -> None:
+    """N7."""
+    bench = Bench()
+    report = ReportViolation(11, "stale_read", "orders/0", "a text", "[]")
+    assert bench.ask(report) == Done(11)
+    assert bench.calls == [("audit", report, NOW_MS)]
