@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ UNEVEN_MS_MAX: Final = 60_000
 """Leaders are even again within this."""
 LOST_MS: Final = 600_000
 """A node that is down for so long may not come back; before that a hint would be noise."""
+WRONG_ANSWERS_S: Final = 24 * 3_600
+"""So long an answer that was found wrong is critical."""
 REASONS_MAX: Final = 20
 """More of them are only counted."""
 
@@ -93,7 +96,8 @@ def check() -> None:
 @check.command("cluster")
 @pass_context
 def check_cluster(context: Context) -> int:
-    """Critical: partitions without a live leader. Warning: nodes down, an incomplete catalog,
+    """Critical: partitions without a live leader, and answers of the last day that an audit found
+    to be wrong (raftstore audit). Warning: nodes down, an incomplete catalog,
     leaders that are uneven and stay so, or replicas of a partition that share a failure domain
     though another one has a node without any.
 
@@ -176,10 +180,11 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
 
 
 def judge_cluster_and_disks(view: ClusterViewAnswer, client: Any) -> Verdict:
-    """The same as ``judge_cluster``, and each node's own report of its disk (S0.4, GAP-13) and of
-    what it does about uneven leaders."""
+    """The same as ``judge_cluster``, and each node's own report of its disk (S0.4, GAP-13), of what
+    it does about uneven leaders, and of answers that were found wrong (N7)."""
     verdict = judge_cluster(view)
     nodes = client.cluster_status().nodes
+    verdict.criticals += wrong_answers(nodes, time.time())
     verdict.warnings += troubled_disks(nodes)
     verdict.warnings += lost_nodes(view)
     verdict.warnings += uneven_leaders(view, nodes)
@@ -223,6 +228,20 @@ def lost_nodes(view: ClusterViewAnswer) -> list[str]:
             f"lost: raftstore cluster tag {name} permanent_offline, then raftstore rebalance start "
             "(replica.replace_after_ms does it by itself)"
         )
+    return found
+
+
+def wrong_answers(nodes: Iterable[NodeStatus], now_s: float) -> list[str]:
+    """One sentence for each node that knows of answers that cannot be right, for a day."""
+    found: list[str] = []
+    for node in nodes:
+        last_ms = ((node.status or {}).get("audit") or {}).get("last_at_wall_ms")
+        if last_ms is not None and now_s - last_ms / 1000 < WRONG_ANSWERS_S:
+            minutes = max(0, int(now_s - last_ms / 1000)) // 60
+            found.append(
+                f"an audit found a wrong answer {minutes} min ago, by {node.name}; run raftstore "
+                "audit"
+            )
     return found
 
 

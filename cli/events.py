@@ -101,7 +101,7 @@ def event_row(event: Mapping[str, Any]) -> dict[str, Any]:
     rest = {
         name: value
         for name, value in event.items()
-        if name not in (*FIRST_COLUMNS, "number") and value is not None
+        if name not in (*FIRST_COLUMNS, "number", "evidence") and value is not None
     }
     return {
         "time": when.isoformat(timespec="milliseconds"),

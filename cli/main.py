@@ -36,6 +36,7 @@ COMMANDS = {
     "lag": "raftstore.cli.lag:lag",
     "events": "raftstore.cli.events:events",
     "check": "raftstore.cli.check:check",
+    "audit": "raftstore.cli.audit:audit",
     "cluster": "raftstore.cli.cluster:cluster",
     "channel": "raftstore.cli.channel:channel",
     "rebalance": "raftstore.cli.rebalance:rebalance",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tests.mutations.mutation import Mutation
 from tests.mutations.rules.assertion import ASSERTION_RULES
+from tests.mutations.rules.audit import AUDIT_RULES
 from tests.mutations.rules.backup import BACKUP_RULES
 from tests.mutations.rules.base import BASE_RULES
 from tests.mutations.rules.batch import BATCH_RULES
@@ -126,6 +127,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *PAYLOAD_RULES,
             *INSPECTING_RULES,
             *MACHINE_QUERY_RULES,
+            *AUDIT_RULES,
             *TRIMMED_OUTCOME_RULES,
             *TRIMMING_RULES,
             *HEALING_RULES,

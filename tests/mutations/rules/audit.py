@@ -1,0 +1,63 @@
+"""Mutations of the live audit: what it finds, and what it must not take for a violation (N7)."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+JUDGE = "tests/unit/audit/test_judge.py::test_"
+NODE = "tests/unit/engine/test_audit.py::test_"
+
+AUDIT_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "N7-stale",
+        "A linearizable read behind what was committed before it began is found by nobody.",
+        Edit(
+            "Judge._judge_place",
+            "seen.level == LINEARIZABLE and seen.seq < before",
+            "seen.level == LINEARIZABLE and seen.seq < 0",
+        ),
+        directed(JUDGE + "linearizable_read_behind_what_was_known_is_stale"),
+    ),
+    mutation(
+        "N7-overlap",
+        "An audit takes what was reported while a read was under way for known before it.",
+        Edit("Judge._judge_place", "seen.began_ms", "seen.ended_ms"),
+        directed(JUDGE + "position_reported_while_a_read_was_under_way_does_not_count"),
+    ),
+    mutation(
+        "N7-age",
+        "A read may lack what was committed longer ago than the age that it stated.",
+        Edit("Judge._judge_age", "seen.seq < missed", "False"),
+        directed(JUDGE + "read_is_too_old_when_it_lacks_what_was_known_before_the_age_it_stated"),
+    ),
+    mutation(
+        "N7-clocks",
+        "An audit takes the clocks of two machines for equally fast.",
+        Edit("Judge._judge_age", "(age_ms + ROUNDING_MS) * (1 + self._clocks_differ)", "age_ms"),
+        directed(JUDGE + "read_is_too_old_when_it_lacks_what_was_known_before_the_age_it_stated"),
+    ),
+    mutation(
+        "N7-spans",
+        "Two versions of a row at one position are no contradiction.",
+        Edit(
+            "Span.contradicts",
+            "self.first <= other.last and other.first <= self.last",
+            "False",
+        ),
+        directed(JUDGE + "acknowledged_put_that_a_later_state_does_not_show_is_lost"),
+    ),
+    mutation(
+        "N7-durability",
+        "A node audits tables that may lose what was acknowledged, and raises false alarms.",
+        Edit("_is_judged", "runner.durable.durability is Durability.FSYNC", "True"),
+        directed(NODE + "what_is_not_judged"),
+    ),
+    mutation(
+        "N7-order",
+        "Of two requests in one millisecond the first is held against what came behind it.",
+        Edit("NodeAudit._moment", "self._last_ms + MOMENT_MS", "self._last_ms"),
+        directed(NODE + "position_that_came_behind_the_request_does_not_count"),
+    ),
+)
