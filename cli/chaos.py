@@ -19,6 +19,7 @@ from jepsen_like.session import UnknownNameError, catalogue, run_plan
 from jepsen_like.target.base import FaultUnavailableError, NotRunError
 from jepsen_like.target.processes.network import LOOPBACK, NETWORKS
 from jepsen_like.target.processes.runner import RunFailedError
+from jepsen_like.workload.channelsets import NAME as CHANNELSETS
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_UNAVAILABLE
 from raftstore.cli.lazy import LazyGroup
@@ -55,16 +56,30 @@ def list_names(context: Context) -> None:
 
 
 @chaos.command("run")
-@click.option("--workload", required=True, help="What the clients do; see chaos list.")
+@click.option("--workload", default="", help="What the clients do; see chaos list.")
+@click.option(
+    "--machine",
+    "machines",
+    multiple=True,
+    metavar="MODULE:CLASS[=MODULE:FUNCTION]",
+    help="In its place a state machine, on processes; several share the cluster. FUNCTION: its "
+    "workload, as simulate_machine takes it.",
+)
+@click.option(
+    "--path",
+    "paths",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory with modules of machines and workloads that are not installed.",
+)
 @click.option(
     "--nemesis", default="", help="Faults by comma; none: a calm run. 'all': whatever can run."
 )
 @click.option(
     "--simulated/--processes",
     "simulated",
-    default=True,
-    show_default=True,
-    help="Virtual time, or real node processes on this machine.",
+    default=None,
+    help="Virtual time (the default without --machine), or real node processes on this machine.",
 )
 @click.option(
     "--network",
@@ -106,8 +121,10 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     context: Context,
     *,
     workload: str,
+    machines: tuple[str, ...],
+    paths: tuple[Path, ...],
     nemesis: str,
-    simulated: bool,
+    simulated: bool | None,
     network: str,
     cluster: str | None,
     time_limit: float,
@@ -126,6 +143,8 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
       raftstore chaos run --workload register --nemesis kill-leader --time-limit 30
       raftstore chaos run --workload bank --nemesis all --processes --out chaos-1
       raftstore chaos run --workload register --cluster 127.0.0.1:4481 --time-limit 300
+      raftstore chaos run --machine raftstore.recipes.lock:Lock --nemesis kill-leader,pause-leader
+      raftstore chaos run --path . --machine counters:Counter=test_counters:workload
     """
     if out is not None and out.exists() and any(out.iterdir()):
         raise click.UsageError(f"--out {out} is not empty; name a new directory")
@@ -134,11 +153,20 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
             "--nemesis strikes only processes that this kit starts itself; with --cluster leave it "
             "out and strike that cluster by your own means while the clients run"
         )
+    if bool(workload) == bool(machines):
+        raise click.UsageError(
+            "give --workload NAME (raftstore chaos list names them) or --machine MODULE:CLASS, "
+            "and not both"
+        )
+    if simulated is None:
+        simulated = not machines
     if network != LOOPBACK and (simulated or cluster):
         raise click.UsageError(f"--network {network} is a network of --processes; name them too")
     directory = out or Path(tempfile.mkdtemp(prefix="raftstore-chaos-"))
     plan = Plan(
-        workload=workload,
+        workload=workload or CHANNELSETS,
+        machines=machines,
+        paths=tuple(path.resolve() for path in paths),
         nemeses=tuple(name.strip() for name in nemesis.split(",") if name.strip()),
         target="cluster" if cluster else "simulated" if simulated else "processes",
         endpoints=tuple(cluster.split(",")) if cluster else (),

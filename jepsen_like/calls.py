@@ -42,6 +42,10 @@ class Action(enum.Enum):
     """Commit what was staged under ``token``."""
     SNAPSHOT = "snapshot"
     """Read every row of the table as of one commit."""
+    COMMAND = "command"
+    """Have a channel set's state machine apply ``sent``, once more if it has a ``guid``."""
+    QUERY = "query"
+    """Ask the state machine of a channel set ``sent``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ class Call:
     """BATCH, COMMIT: give up after this time; 0: as late as any call."""
     node: str | None = None
     """Ask this node and no other; None: as a client does."""
+    sent: bytes = b""
+    """COMMAND, QUERY: key and value as ``encode_command`` makes them."""
     final: bool = False
     """Part of the read-back after healing."""
     note: dict[str, Any] = field(default_factory=dict)
@@ -134,6 +140,10 @@ class Answer:
     """The position that was served or written, as an opaque text; over HTTP."""
     token: str = ""
     """PAGE: where the scan goes on; empty: nowhere. STAGE: what to commit."""
+    received: bytes | None = None
+    """COMMAND, QUERY: the result or answer as it came; None: there is none."""
+    is_rejected: bool = False
+    """COMMAND, QUERY: the state machine refused it, ``value`` says why."""
     guids: tuple[str, ...] = ()
     """Writes: the names of its records; of an unknown outcome, of those that are in doubt."""
     error: str | None = None
@@ -148,9 +158,11 @@ def asked(call: Call) -> dict[str, Any]:
         if given is not None
     }
     lifetime = {"ttl_ms": call.ttl_ms} if call.ttl_ms else {}
+    sent = {"sent": call.sent.hex()} if call.sent else {}
     return {
         **of_batches,
         **lifetime,
+        **sent,
         "table": call.table,
         "level": call.level.value,
         "max_lag": call.max_lag,
@@ -166,7 +178,11 @@ def asked(call: Call) -> dict[str, Any]:
 
 def details_of(answer: Answer, now: int) -> dict[str, Any]:
     """The fields of an answer in a history, beside its outcome and value."""
+    of_machine: dict[str, Any] = {"is_rejected": True} if answer.is_rejected else {}
+    if answer.received is not None:
+        of_machine["received"] = answer.received.hex()
     return {
+        **of_machine,
         "seqs": list(answer.seqs),
         "positions": [list(pair) for pair in answer.positions],
         "conflict": answer.conflict,

@@ -17,7 +17,7 @@ SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
 AFTER_FAULT_NS = 5 * SECOND_NS
 """How long after a fault began its silence is looked for."""
-WRITES = ("put", "put_if", "put_many", "delete", "write", "cas", "add", "append")
+WRITES = ("put", "put_if", "put_many", "delete", "write", "cas", "add", "append", "command")
 
 
 def kind_of(operation: Operation) -> str:

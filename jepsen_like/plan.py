@@ -36,6 +36,10 @@ class Plan:
     """Of the cluster that runs already."""
     network: str = "loopback"
     """Of processes: loopback, or namespaces."""
+    machines: tuple[str, ...] = ()
+    """State machines of users, in the place of a workload; see ``machine_names``."""
+    paths: tuple[Path, ...] = ()
+    """Directories with the modules of these machines."""
 
     @property
     def replay(self) -> str:
@@ -45,7 +49,14 @@ class Plan:
             faults += f" --fault-pause {self.fault_pause_s:g}"
         where = f"cluster {','.join(self.endpoints)}" if self.endpoints else self.target
         where += f" --network {self.network}" if self.network != "loopback" else ""
+        what = f"--workload {self.workload}"
+        if self.machines:
+            options = [*(f"--path {path}" for path in self.paths), *self._machine_options()]
+            what = " ".join(options)
         return (
-            f"raftstore chaos run --{where} --workload {self.workload}{faults} "
+            f"raftstore chaos run --{where} {what}{faults} "
             f"--time-limit {self.seconds:g} --seed {self.seed} --clients {self.clients}"
         )
+
+    def _machine_options(self) -> list[str]:
+        return [f"--machine {name}" for name in self.machines]

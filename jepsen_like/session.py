@@ -18,7 +18,9 @@ from jepsen_like.result import Result, machine_facts
 from jepsen_like.target.processes.network import check
 from jepsen_like.target.processes.runner import run_on_own_cluster, run_on_processes
 from jepsen_like.workload.base import Run, Workload
+from jepsen_like.workload.machine_names import channelsets_of
 from jepsen_like.workload.registry import WORKLOADS, workload_named
+from raftstore.errors import ArgumentError
 
 
 class UnknownNameError(ValueError):
@@ -30,6 +32,11 @@ def run_plan(plan: Plan, on_progress: Progress) -> Result:
     not have) before anything is started or written.
     """
     check_names(plan)
+    if plan.machines and plan.target != "processes":
+        raise UnknownNameError(
+            "--machine runs on processes, whose stores say in the end what was committed; in "
+            "simulated worlds a machine is run by raftstore.testing.simulate_machine"
+        )
     if plan.target == "simulated":
         from jepsen_like.runner import run_simulated
 
@@ -41,7 +48,8 @@ def run_plan(plan: Plan, on_progress: Progress) -> Result:
 
 def check_names(plan: Plan) -> None:
     """Refuse a plan that names what does not exist."""
-    _known("workload", [plan.workload], WORKLOADS)
+    if not plan.machines:
+        _known("workload", [plan.workload], WORKLOADS)
     _known("fault", [name for name in plan.nemeses if name != "all"], CATALOGUE)
 
 
@@ -76,9 +84,18 @@ def _known(what: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
             raise UnknownNameError(f"there is no {what} {name!r}; {hint}")
 
 
+def _workload_of(plan: Plan) -> Workload:
+    if not plan.machines:
+        return workload_named(plan.workload)
+    try:
+        return channelsets_of(plan.machines, plan.paths)
+    except ArgumentError as error:
+        raise UnknownNameError(str(error)) from error
+
+
 def _run_on_processes(plan: Plan, on_progress: Progress) -> Result:
     check(plan.network)
-    workload = workload_named(plan.workload)
+    workload = _workload_of(plan)
     began = time.monotonic()
     run = run_on_processes(
         workload,

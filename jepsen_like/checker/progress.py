@@ -165,6 +165,8 @@ class _Judge:
         reported = positions_of(operation)
         if is_answered(operation) and reported:
             yield from ((table, partition) for partition in reported)
+        elif isinstance(partition := operation.details.get("partition"), int):
+            yield table, partition
         elif operation.action == "scan":
             yield from ((table, partition) for partition in range(count))
         else:

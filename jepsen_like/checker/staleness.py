@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
+from jepsen_like.checker.channelsets import COMMAND, QUERY
 from jepsen_like.checker.facts import (
     READS,
     WRITES,
@@ -40,6 +41,8 @@ SLOW_CLOCKS: Final = {"clock-slow": 0.5, "clock-strobe": 0.7}
 """Faults that let a clock run at so little of its rate."""
 RATE_MIN: Final = 0.9
 """Of a clock without such a fault, in the worlds that are drawn."""
+_READS: Final = (*READS, QUERY)
+_WRITES: Final = (*WRITES, COMMAND)
 _KINDS: Final = (
     "too_old", "understated", "beyond", "under_reported", "unreported", "over_bound", "too_early",
     "future", "ahead", "wrong", "batches_beyond", "batches_understated",
@@ -85,7 +88,7 @@ class _Judge:
         self._hearing = Hearing(run, self._clock_ns, info_age_ms)
         self._findings = Findings("staleness", *_KINDS)
         history = [operation for operation in run.history if table_of(operation) == table]
-        self._reads = [op for op in history if op.action in READS and is_answered(op)]
+        self._reads = [op for op in history if op.action in _READS and is_answered(op)]
         logs = {partition: log for (name, partition), log in run.commits.items() if name == table}
         self._has_log = any(logs.values())
         self._known: dict[int, list[tuple[int, int]]] = {}
@@ -115,7 +118,7 @@ class _Judge:
 
     def _learn_from_answers(self, history: Sequence[Operation]) -> None:
         for write in history:
-            if write.action in WRITES and is_answered(write) and not is_conflict(write):
+            if write.action in _WRITES and is_answered(write) and not is_conflict(write):
                 for partition, seq in positions_of(write).items():
                     self._known.setdefault(partition, []).append((write.returned or 0, seq))
 
@@ -139,7 +142,7 @@ class _Judge:
                     self._judge_batches(read, partition, applied)
             if is_bounded:
                 self._judge_report(read)
-            if self._has_log:
+            if self._has_log and read.action != QUERY:
                 self._judge_rows(read, positions)
         doubt = None if figures["reads"] else "no read stated its position, so no lag was judged"
         if self._known == {} and doubt is None and figures["bounded"]:

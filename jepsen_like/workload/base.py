@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from jepsen_like.calls import Action, Answer, Call
+from jepsen_like.checker.channelsets import ChannelSetLog
 from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch
 from jepsen_like.checker.verdict import Verdict
@@ -72,6 +73,8 @@ class Run:
     """So long the network may hold back a message, faults apart that are known to do so."""
     nodes: NodeWatch | None = None
     """What became of the nodes' processes; None: they are not ours, or simulated."""
+    channelsets: Mapping[tuple[str, int], ChannelSetLog] = field(default_factory=dict)
+    """(channel set, partition) -> its commands, and the states of its replicas."""
     voters: VoterSets = field(default_factory=VoterSets)
     """Who voted when, of partitions whose replicas moved; the others' are in ``replica_hashes``."""
 
@@ -93,7 +96,8 @@ class Workload(Protocol):
     """Table name -> partitions."""
 
     # A workload with ``is_over_http = True`` asks real nodes over HTTP. One with
-    # ``rows_expire = True`` changes its replicas after the last call, too.
+    # ``rows_expire = True`` changes its replicas after the last call, too. ``machines`` names
+    # those of its tables that are channel sets, ``environment`` variables of the nodes.
 
     def client(self, index: int, rng: random.Random) -> Client:
         """The traffic of one client; clients share the workload object for unique values."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from raftstore.protocol.machines import MachineQuery
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.reads import (
     ChannelKeys,
@@ -63,9 +64,9 @@ def knows(cluster: SimCluster, node: NodeId, channel: ChannelId) -> Knew | None:
     return None if runner is None else Knew(node, place.incarnation, runner.core.commit_seq)
 
 
-def _check_level(request: Get | GetMany, served: Served) -> None:
+def check_level(request: Get | GetMany | MachineQuery, served: Served) -> None:
     """S7.3: what the level promises."""
-    if isinstance(request, Get) and served.applied_seq < request.min_seq:
+    if isinstance(request, Get | MachineQuery) and served.applied_seq < request.min_seq:
         _fail(f"a read at least at {request.min_seq} was served at {served.applied_seq}")
     if request.level == Level.BOUNDED.value:
         for bound, is_at in (
@@ -259,7 +260,7 @@ class SimReader:
         served = found.served
         if served.channel != asked.channel or len(found.values) != len(asked.keys):
             _fail(f"part {number} of {request} was answered with {found}")
-        _check_level(request, served)
+        check_level(request, served)
         check_lag(self._cluster, served, asked.knew)
         check_leader_read(request.level, served, asked.acked)
         for key, value, seq in zip(asked.keys, found.values, found.seqs, strict=True):

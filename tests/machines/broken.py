@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable, Iterator
 
@@ -19,6 +20,13 @@ class RandomCounter(recipes.Counter):
 
     def apply(self, command: int, context: raftstore.CommandContext) -> int:
         return super().apply(command + (random.random() < 0.1), context)
+
+
+class ProcessCounter(recipes.Counter):
+    """Its state is right, and its results are of the process that applied the command."""
+
+    def apply(self, command: int, context: raftstore.CommandContext) -> int:
+        return super().apply(command, context) * 10_000_000 + os.getpid()
 
 
 class MemoryCounter(raftstore.MemoryMachine):

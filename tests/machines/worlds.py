@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import raftstore
+from jepsen_like.workload.recipe_clients import (
+    additions,
+    campaigning,
+    changing,
+    locking,
+    numbering,
+    taking,
+)
 from raftstore import recipes
-from raftstore.recipes.documents import Change, Look
-from raftstore.recipes.election import Campaign, Resign
-from raftstore.recipes.lock import Acquire, Release, Renew
-from raftstore.recipes.rate_limiter import Take
+from raftstore.recipes.lock import Acquire
 from raftstore.testing import Command, Operation, Query
 from tests.machines.ledger import Ledger, PayIn, Transfer
 from tests.machines.queue import Pop, Push, Queue
 from tests.machines.unique_index import Claim, Leave, UniqueIndex
-
-Client = Generator[Command | Query, Operation, None]
-
-
-def additions(rng: random.Random) -> Command | Query:
-    """Additions to three counters, and questions for them."""
-    key = rng.choice("abc")
-    return Command(key, rng.randint(1, 9)) if rng.random() < 0.7 else Query(key)
-
-
-def locking(rng: random.Random, name: str) -> Client:
-    """A client that takes one of two locks, holds it for a while, and gives it back or forgets."""
-    while True:
-        lock = rng.choice("xy")
-        taken = yield Command(lock, Acquire(name, rng.choice((50, 300, 2_000))))
-        if taken.outcome != "ok":
-            yield Query(lock)
-            continue
-        if rng.random() < 0.3:
-            yield Command(lock, Renew(name, taken.result.token, 500))
-        if rng.random() < 0.6:
-            yield Command(lock, Release(name, taken.result.token))
 
 
 def tokens_grow(history: list[Operation]) -> None:
@@ -53,16 +36,6 @@ def tokens_grow(history: list[Operation]) -> None:
         newest[grant.asked.key] = grant.result
 
 
-def campaigning(rng: random.Random, name: str) -> Client:
-    """A candidate that stands, and resigns now and then."""
-    while True:
-        yield Command("jobs", Campaign(name, rng.choice((100, 1_000))))
-        if rng.random() < 0.2:
-            yield Command("jobs", Resign(name))
-        elif rng.random() < 0.2:
-            yield Query("jobs")
-
-
 def one_leader_a_term(history: list[Operation]) -> None:
     """A term has one leader, and later terms are higher."""
     leaders: dict[int, str] = {}
@@ -75,11 +48,6 @@ def one_leader_a_term(history: list[Operation]) -> None:
             assert leaders.setdefault(seen.term, seen.leader) == seen.leader, seen
 
 
-def taking(rng: random.Random) -> Command | Query:
-    """More permits than there are."""
-    return Command("api", Take(limit=5, window_ms=1_000, permits=rng.choice((1, 1, 3))))
-
-
 def rate_is_kept(history: list[Operation]) -> None:
     """Permits that flowed out are at most those that were there and that flowed back."""
     allowed = [each for each in by_seq(history) if each.result.is_allowed]
@@ -90,27 +58,11 @@ def rate_is_kept(history: list[Operation]) -> None:
         assert took <= 5 + 5 * seconds, f"{took} permits in {seconds:.1f} s"
 
 
-def numbering(rng: random.Random) -> Command | Query:
-    """Blocks of numbers."""
-    return Command("n", rng.randint(1, 50)) if rng.random() < 0.8 else Query("n")
-
-
 def blocks_do_not_meet(history: list[Operation]) -> None:
     """No number is given out twice."""
     blocks = sorted((b.result for b in by_seq(history)), key=lambda block: block.first)
     for one, two in pairwise(blocks):
         assert one.first + one.count <= two.first, f"{one} and {two}"
-
-
-def changing(rng: random.Random, name: str) -> Client:
-    """Read two documents and change both, if nobody did meanwhile."""
-    while True:
-        names = rng.sample(["a", "b", "c", "d"], 2)
-        looked = yield Query("space", Look(names=names))
-        if looked.outcome != "ok":
-            continue
-        versions = {n: looked.result[n].version if n in looked.result else 0 for n in names}
-        yield Command("space", Change(versions, dict.fromkeys(names, rng.randrange(100))))
 
 
 def queueing(rng: random.Random) -> Command | Query:

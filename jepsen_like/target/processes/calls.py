@@ -7,6 +7,7 @@ from typing import Any
 
 from jepsen_like.calls import Action, Answer, Call
 from jepsen_like.target.processes.batch_calls import BatchCaller
+from jepsen_like.target.processes.channelset_calls import ChannelSetCaller
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.position import Position
 from raftstore.client.reads.read_spec import ReadOptions
@@ -19,7 +20,7 @@ from raftstore.types import Level, Outcome, Seq, Term
 
 WRITES = frozenset({
     Action.PUT, Action.PUT_IF, Action.PUT_MANY, Action.DELETE, Action.MARK, Action.BATCH,
-    Action.COMMIT,
+    Action.COMMIT, Action.COMMAND,
 })  # fmt: skip
 
 
@@ -33,6 +34,7 @@ class Caller:
         self._tables = tables
         self._timeout_s = timeout_s
         self._batches = BatchCaller(client, tables, timeout_s)
+        self._channelsets = ChannelSetCaller(client, tables, timeout_s)
 
     async def call(self, call: Call) -> Answer:
         """Never raises for what the store refused, doubted or lost."""
@@ -51,6 +53,8 @@ class Caller:
         return Answer(outcome, error=error)
 
     async def _call(self, call: Call) -> Answer:
+        if call.action in (Action.COMMAND, Action.QUERY):
+            return await self._channelsets.call(call, self._options(call))
         table = self._client.table(self._tables[call.table].name)
         timeout, ttl = self._timeout_s, call.ttl_ms / 1_000 if call.ttl_ms else None
         row = {"k": call.key, "v": call.value}

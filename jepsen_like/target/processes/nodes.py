@@ -8,10 +8,10 @@ import errno
 import random
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from jepsen_like.checker.voters import VoterSets
@@ -51,7 +51,7 @@ class NodeProcesses(Target):
     A supervisor starts a node again that exited 70.
     ``with_power``: every node on a disk of its own that can lose power (root); otherwise power loss
     is a kill after which what was not synced is taken back from the files. ``http``: nodes serve
-    HTTP, too, on loopback and past all faults of links.
+    HTTP, too, on loopback and past all faults of links. ``environment``: variables of all nodes.
     """
 
     name = "processes"
@@ -66,11 +66,12 @@ class NodeProcesses(Target):
         with_power: bool = False,
         network: str = LOOPBACK,
         http: bool = False,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
         self.directory = directory
         self._rng = random.Random(seed)
-        self._orders = Orders(directory, self.nodes)
+        self._orders = Orders(directory, self.nodes, environment)
         self._strikes = Strikes(self.frames)
         self._log_bytes: dict[str, int] = {}
         self._aside: dict[str, Aside] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ from raftstore.faults import VARIABLE
 class Orders:
     """The control files of all nodes, in the run's directory."""
 
-    def __init__(self, directory: Path, nodes: Collection[str]) -> None:
+    def __init__(
+        self, directory: Path, nodes: Collection[str], environment: Mapping[str, str]
+    ) -> None:
         self._directory = directory
+        self._environment = environment
         self._orders: dict[str, dict[str, Any]] = {node: {} for node in nodes}
         self._number = 0
 
@@ -25,8 +28,11 @@ class Orders:
 
     @property
     def environment(self) -> dict[str, dict[str, str]]:
-        """The variables that give each node the place of its orders."""
-        return {node: {VARIABLE: str(self._file(node).absolute())} for node in self._orders}
+        """The variables of each node: those of all, and the place of its orders."""
+        return {
+            node: {**self._environment, VARIABLE: str(self._file(node).absolute())}
+            for node in self._orders
+        }
 
     def beside(self, node: str, suffix: str) -> Path:
         """A file that belongs to the node's orders."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from jepsen_like.calls import Answer, Call, argument, asked, details_of
+from jepsen_like.checker.channelsets import ChannelSetLog
 from jepsen_like.checker.hearing import INFO_AGE_MS
 from jepsen_like.checker.repeats import RepeatWatch
 from jepsen_like.checker.status import StatusWatch, untruths
@@ -30,6 +31,7 @@ from jepsen_like.target.base import FaultUnavailableError
 from jepsen_like.target.own_cluster import OwnCluster
 from jepsen_like.target.processes import power
 from jepsen_like.target.processes.calls import Caller
+from jepsen_like.target.processes.channelset_logs import read_channelsets
 from jepsen_like.target.processes.clients import Clients, StruckClient
 from jepsen_like.target.processes.commits import read_commits
 from jepsen_like.target.processes.http_calls import HttpCaller
@@ -100,7 +102,10 @@ def run_on_processes(  # noqa: PLR0913 - a run has many parts, all by name
     over_http = getattr(workload, "is_over_http", False)
     if over_http and network != LOOPBACK:
         raise FaultUnavailableError(f"HTTP of nodes is not reached on the network {network}")
-    target_of = functools.partial(ProcessTarget, with_power=with_power, http=over_http)
+    environment = getattr(workload, "environment", {})
+    target_of = functools.partial(
+        ProcessTarget, with_power=with_power, http=over_http, environment=environment
+    )
     with target_of(directory, seed=seed, network=network) as target:
         # Proxies lose what a cut takes; a kernel repeats it, some time after the cut is healed.
         held_ms = 0.0 if network == LOOPBACK else INFO_AGE_MS
@@ -167,11 +172,12 @@ class _Run:
             self._file = file
             hashes = asyncio.run(self._all(seconds, clients))
         commits = self._commits()
+        channelsets = self._channelsets()
         target = self._target
         nodes = target.watched() if isinstance(target, ProcessTarget) else None
         return Run(
             self._history, commits, hashes, self._faults_noted, self._status, self._repeats,
-            self._held_ms, nodes, self._voters(),
+            self._held_ms, nodes, channelsets, self._voters(),
         )  # fmt: skip
 
     def _voters(self) -> VoterSets:
@@ -202,6 +208,20 @@ class _Run:
         tables = {name: (info.uuid, info.partitions) for name, info in self._tables.items()}
         return read_commits(target.data(node), node, tables)
 
+    def _channelsets(self) -> Mapping[tuple[str, int], ChannelSetLog]:
+        """The same of channel sets, with the state of every replica."""
+        target = self._target
+        sets = {
+            name: (info.uuid, info.partitions)
+            for name, info in self._tables.items()
+            if info.machine
+        }
+        if not sets or not isinstance(target, ProcessTarget):
+            return {}
+        for node in target.nodes:
+            target.stop(node)
+        return read_channelsets({n: target.data(n) for n in target.nodes}, target.nodes[0], sets)
+
     async def _all(
         self, seconds: float, clients: int
     ) -> Mapping[tuple[str, int], Mapping[str, str]]:
@@ -229,8 +249,13 @@ class _Run:
     async def _create(self, admin: AsyncClient, table: str, partitions: int) -> TableInfo:
         """Again as long as that may help: another's cluster may have no leader just now."""
         name, end = self._target.table_prefix + table, time.monotonic() + CREATE_S
+        machine = getattr(self._workload, "machines", {}).get(table)
         while True:
             try:
+                if machine is not None:
+                    return await admin.create_channelset(
+                        name, machine, partitions=partitions, if_not_exists=True
+                    )
                 return await admin.create_table(
                     name, key="k", partitions=partitions, if_not_exists=True
                 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from raftstore.ports.tables import Answers
 from raftstore.protocol.batches import APPLIED, OK, OPENED, ApplyBatchReply, CommitBatch
 from raftstore.protocol.message import Message
@@ -24,9 +26,15 @@ def pass_message(message: Message, reach: Callable[[str], object]) -> None:
 
 
 def pass_answers(answers: Answers, reach: Callable[[str], object]) -> None:
-    """Steps of a coordinator were applied here, on any replica; no client was answered yet."""
+    """Steps of a coordinator were applied here, on any replica; no client was answered yet.
+
+    Among the answers may be results of users' state machines, which are no verdicts.
+    """
     for _, answer in answers:
-        name = decode_verdict(answer).name
+        try:
+            name = decode_verdict(answer).name
+        except msgspec.MsgspecError:
+            continue
         if name == OPENED:
             reach("batch.after-begin")
         elif name == OK:

@@ -25,6 +25,14 @@ SHOWN_MAX: Final = 6
 """Keys that a message names at most."""
 
 
+class WrongAnswerError(InvariantError):
+    """What clients saw cannot be explained by the log; ``operations`` are those that show it."""
+
+    def __init__(self, text: str, operations: Sequence[Operation] = ()) -> None:
+        super().__init__(text)
+        self.operations = tuple(operations)
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One partition, as it was judged."""
@@ -41,7 +49,7 @@ def judge(
     records: Sequence[Record],
     operations: Sequence[Operation],
 ) -> Judged:
-    """Hold the operations on one partition against its committed log; raises InvariantError."""
+    """Hold the operations on one partition against its committed log; raises WrongAnswerError."""
     _check_once(records, operations)
     _check_order_in_time(operations)
     return _check_answers(specification, partition, records, operations)
@@ -61,9 +69,9 @@ def _check_once(records: Sequence[Record], operations: Sequence[Operation]) -> N
             continue
         seq = places.get(operation.guid)
         if operation.outcome in ("ok", "rejected") and seq != operation.seq:
-            _fail(f"{operation}; in the log it is at seq {seq}")
+            _fail(f"{operation}; in the log it is at seq {seq}", operation)
         if operation.outcome == "refused" and seq is not None:
-            _fail(f"{operation}; it is in the log at seq {seq}")
+            _fail(f"{operation}; it is in the log at seq {seq}", operation)
 
 
 def _check_order_in_time(operations: Iterable[Operation]) -> None:
@@ -84,8 +92,9 @@ def _check_order_in_time(operations: Iterable[Operation]) -> None:
             operation.seq == newest.seq and not operation.is_command
         )
         if not is_behind:
-            _fail(f"{operation}; it began {operation.begun_ms - (newest.ended_ms or 0):.1f} ms "
-                  f"after the end of {newest}")  # fmt: skip
+            later_ms = operation.begun_ms - (newest.ended_ms or 0)
+            text = f"{operation}; it began {later_ms:.1f} ms after the end of {newest}"
+            _fail(text, newest, operation)
 
 
 def _is_ordered(operation: Operation) -> bool:
@@ -134,10 +143,10 @@ def _check_command(local: LocalMachine, record: Record, operation: Operation | N
         return  # nobody knows its outcome
     if applied.result is None:
         if operation.outcome != "rejected" or operation.result != applied.reason:
-            _fail(f"{operation}; a sequential run rejects it: {applied.reason}")
+            _fail(f"{operation}; a sequential run rejects it: {applied.reason}", operation)
     elif operation.outcome != "ok" or operation.encoded != applied.result:
         expected = local.machine.results.decode(applied.result)
-        _fail(f"{operation}; a sequential run gives {expected!r:.200}")
+        _fail(f"{operation}; a sequential run gives {expected!r:.200}", operation)
 
 
 def _check_query(local: LocalMachine, operation: Operation) -> None:
@@ -147,11 +156,11 @@ def _check_query(local: LocalMachine, operation: Operation) -> None:
         expected = local.answer(as_key(operation.asked.key), request)
     except RejectedError as error:
         if operation.outcome != "rejected":
-            _fail(f"{operation}; a sequential run rejects it: {error}")
+            _fail(f"{operation}; a sequential run rejects it: {error}", operation)
         return
     if operation.outcome != "ok" or operation.encoded != expected:
         answer = local.machine.answers.decode(expected)
-        _fail(f"{operation}; a sequential run answers {answer!r:.200}")
+        _fail(f"{operation}; a sequential run answers {answer!r:.200}", operation)
 
 
 def check_rows(
@@ -170,5 +179,5 @@ def check_rows(
     _fail(f"{what} in {len(wrong)} keys: {shown}")
 
 
-def _fail(text: str) -> NoReturn:
-    raise InvariantError(text)
+def _fail(text: str, *operations: Operation) -> NoReturn:
+    raise WrongAnswerError(text, operations)

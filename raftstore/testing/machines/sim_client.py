@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raftstore.client.writes.kinds import Write
 from raftstore.client.writes.write_outcomes import parse_guid
@@ -13,12 +14,20 @@ from raftstore.machine import StateMachine
 from raftstore.protocol.machines import CommandAck, MachineAnswer, MachineQuery, encode_command
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubAck, PubMsg
+from raftstore.protocol.reads import Served
 from raftstore.rows.partitioner import partition_of
 from raftstore.testing.machines.local_machine import as_key
 from raftstore.testing.machines.workload import Command, Operation, Query, Script
 from raftstore.testing.sim_outcomes import Outcomes
 from raftstore.testing.sim_publisher import SimPublisher
-from raftstore.types import ChannelId, Level, NodeId, Outcome, RecordKind, Seq
+from raftstore.testing.sim_reads import (
+    Knew,
+    check_lag,
+    check_leader_read,
+    check_level,
+    knows,
+)
+from raftstore.types import ChannelId, Level, NodeId, Outcome, RecordKind, Seq, Term
 
 if TYPE_CHECKING:
     from raftstore.testing.sim_cluster import SimCluster
@@ -31,7 +40,19 @@ QUERY_MS: Final = 800.0
 PATIENCE_MS: Final = 500
 """How long a node may wait until it may answer."""
 PAUSE_MS: Final = (1.0, 40.0)
-LEVELS: Final = (Level.LINEARIZABLE, Level.LINEARIZABLE, Level.ANY)
+LEVELS: Final[tuple[tuple[Level, Mapping[str, int]], ...]] = (
+    (Level.LINEARIZABLE, {}), (Level.LINEARIZABLE, {}), (Level.LINEARIZABLE, {}),
+    (Level.LEADER, {}), (Level.ANY, {}), (Level.ANY, {}), (Level.BOUNDED, {"max_lag": 0}),
+    (Level.BOUNDED, {"max_lag": 5}), (Level.BOUNDED, {"max_staleness_ms": 300}),
+)  # fmt: skip
+"""Of queries, with bounds. One of level any or bounded may also name what its client has seen."""
+
+
+class _Before(NamedTuple):
+    """The facts of the moment in which a query was sent."""
+
+    acked: Mapping[Term, Seq]
+    knew: Knew | None
 
 
 class SimUser:
@@ -61,6 +82,11 @@ class SimUser:
         self._publisher = SimPublisher(cluster, own_rng, self._deliver)
         self._open: Operation | None = None
         self._query: MachineQuery | None = None
+        self._before: _Before | None = None
+        self._seen: dict[ChannelId, Seq] = {}
+        """The newest state that was shown to this client."""
+        self.levels: Counter[str] = Counter()
+        """Answers by the level of the query."""
         cluster.add_client(self.name, self.handle, self._on_message)
 
     @property
@@ -148,16 +174,22 @@ class SimUser:
     # --- queries ----------------------------------------------------------------------------------
 
     def _ask(self, operation: Operation, channel: ChannelId, key: bytes, asked: Query) -> None:
-        cluster, level = self._cluster, self._rng.choice(LEVELS)
+        cluster, (level, bounds) = self._cluster, self._rng.choice(LEVELS)
         operation.is_linearizable = level is Level.LINEARIZABLE
         target = self._rng.choice(cluster.node_ids)
         found = cluster.believed_leader(channel)
-        if operation.is_linearizable and found is not None:
+        if level in (Level.LINEARIZABLE, Level.LEADER) and found is not None:
             target = found[0]
+        min_seq = Seq(0)
+        if level in (Level.ANY, Level.BOUNDED) and self._rng.random() < 0.5:
+            min_seq = self._seen.get(channel, min_seq)
         request = self._machine.queries.encode(asked.request)
         self._query = MachineQuery(
-            operation.number, channel, key, request, level.value, None, Seq(0), PATIENCE_MS
-        )
+            operation.number, channel, key, request, level.value, bounds.get("max_lag"), min_seq,
+            PATIENCE_MS, bounds.get("max_staleness_ms"),
+        )  # fmt: skip
+        acked = dict(cluster.oracle.acknowledged_in.get(channel, {}))
+        self._before = _Before(acked, knows(cluster, target, channel))
         cluster.network.send(self.name, target, self._query)
         cluster.scheduler.after(QUERY_MS, self._timed_out, operation)
 
@@ -181,11 +213,22 @@ class SimUser:
             self._query_refused(operation, str(message))
         elif isinstance(message, MachineAnswer):
             self._outcomes.reads_ok += 1
+            self._check_served(message.served)
             operation.seq = message.served.applied_seq
             if message.is_rejected:
                 self._end(operation, "rejected", message.reason)
             else:
                 self._take(operation, message.answer, is_answer=True)
+
+    def _check_served(self, served: Served) -> None:
+        """S7.3: the answer is within what its level promises, and states its lag rightly."""
+        query, before = self._query, self._before
+        assert query is not None
+        assert before is not None
+        check_level(query, served)
+        check_lag(self._cluster, served, before.knew)
+        check_leader_read(query.level, served, before.acked)
+        self.levels[query.level] += 1
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -201,6 +244,8 @@ class SimUser:
     def _end(self, operation: Operation, outcome: str, result: object) -> None:
         operation.outcome, operation.result = outcome, result
         operation.ended_ms = self._cluster.scheduler.now_ms
+        channel = ChannelId(operation.channel)
+        self._seen[channel] = max(self._seen.get(channel, Seq(0)), Seq(operation.seq))
         self._open = None
         self._on_end(operation)
         self._pause()

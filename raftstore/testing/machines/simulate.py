@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from raftstore.errors import ArgumentError
 from raftstore.machine import StateMachine
 from raftstore.testing.campaign import no_collections
 from raftstore.testing.invariants import InvariantError
+from raftstore.testing.machines.judging import WrongAnswerError
 from raftstore.testing.machines.workload import Operation, Workload
 from raftstore.testing.machines.world import Check, MachineSimulation, Plan
 from raftstore.testing.options import SimOptions, draw_surroundings, override, parse_seeds
@@ -46,12 +47,16 @@ class MachineRuns:
     unknown: int = 0
     """Commands whose outcome no client knew; the judgement knows it from the log."""
     queries: int = 0
+    by_level: dict[str, int] = field(default_factory=dict)
+    """The same by the level at which they were asked; those that were rejected, too."""
     crashes: int = 0
     elections: int = 0
     faults: dict[str, int] = field(default_factory=dict)
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: Verdict, levels: Mapping[str, int]) -> None:
         """Count one world."""
+        for level, count in levels.items():
+            self.by_level[level] = self.by_level.get(level, 0) + count
         self.seeds.append(verdict.seed)
         self.commands += verdict.outcomes.ok
         self.unknown += verdict.outcomes.unknown
@@ -93,7 +98,7 @@ def simulate_machine(
         simulation, verdict = _run(drawn, plan)
         if verdict.violation is not None:
             raise _failure(drawn, plan, simulation, verdict, shrink=shrink)
-        runs.add(verdict)
+        runs.add(verdict, simulation.levels)
     return runs
 
 
@@ -102,7 +107,8 @@ def _run(options: SimOptions, plan: Plan) -> tuple[MachineSimulation, Verdict]:
         simulation = MachineSimulation(options, plan)
         verdict = simulation.run()
         if verdict.violation is not None:
-            verdict.violation = verdict.violation.removeprefix(f"{InvariantError.__name__}: ")
+            for kind in (InvariantError, WrongAnswerError):
+                verdict.violation = verdict.violation.removeprefix(f"{kind.__name__}: ")
             if UNEQUAL in verdict.violation:
                 # Which answer was wrong says more than that replicas differ.
                 verdict.violation = simulation.first_wrong() or verdict.violation

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,6 +66,11 @@ class MachineSimulation(Simulation):
         """All operations in the order in which they began."""
         operations = [each for user in self.users for each in user.operations]
         return sorted(operations, key=lambda operation: operation.begun_ms)
+
+    @property
+    def levels(self) -> Mapping[str, int]:
+        """How many queries were answered, by level."""
+        return sum((user.levels for user in self.users), Counter[str]())
 
     def _user(self, index: int) -> SimUser:
         plan = self._plan

@@ -19,6 +19,8 @@ from raftstore.protocol.batches import (
     ResolveWriter,
 )
 from raftstore.state_machines.batches.txn_records import Verdict, encode_verdict
+from raftstore.state_machines.machine_state import KeptResult
+from raftstore.state_machines.state_keys import packed
 from raftstore.types import Seq, Term, channel_id
 
 CHANNEL, TARGET = (channel_id(b"t" * 16, number) for number in range(2))
@@ -58,3 +60,12 @@ def test_decisions_are_passed_when_they_were_applied_and_before_a_client_is_told
         places.append,
     )
     assert places == ["batch.after-begin", "batch.after-decide"]
+
+
+def test_results_of_state_machines_are_no_decisions() -> None:
+    """A node with faults on purpose goes on when it applied a command of a channel set."""
+    places: list[str] = []
+    results = [KeptResult(b"7"), KeptResult(is_rejected=True, reason=OK)]
+    answers = [packed(result) for result in results] + [encode_verdict(Verdict(OK))]
+    pass_answers(tuple((Seq(number), each) for number, each in enumerate(answers)), places.append)
+    assert places == ["batch.after-decide"]

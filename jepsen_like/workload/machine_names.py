@@ -1,0 +1,77 @@
+"""State machines that a run names: ``module:Class``, or ``module:Class=module:workload``."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jepsen_like.workload.channelsets import ChannelSet, ChannelSets
+from jepsen_like.workload.recipe_clients import RECIPE_CLIENTS
+from raftstore.client.machines.code import load
+from raftstore.errors import ArgumentError, UnknownMachineError
+from raftstore.machine import StateMachine
+from raftstore.node.settings import MACHINES_PATH_KEY, environment_variable
+
+
+def channelsets_of(names: Iterable[str], paths: Sequence[Path] = ()) -> ChannelSets:
+    """The workload of a run with these machines; ArgumentError says what cannot be had.
+
+    ``paths``: directories with modules that are not installed, here and on the nodes.
+    """
+    for path in reversed(paths):
+        if str(path.resolve()) not in sys.path:
+            sys.path.insert(0, str(path.resolve()))
+    sets: list[ChannelSet] = []
+    for text in names:
+        machine_name, _, workload_name = text.partition("=")
+        try:
+            machine = load(machine_name)
+        except UnknownMachineError as error:
+            raise ArgumentError(
+                f"--machine {text}: {error}; give module:Class, with --path where it is not "
+                "installed"
+            ) from error
+        clients = _workload(text, machine_name, machine, workload_name)
+        sets.append(ChannelSet(_free_name(machine, sets), machine_name, machine, clients))
+    where = ",".join(str(path.resolve()) for path in paths)
+    made = ChannelSets(sets, {environment_variable(MACHINES_PATH_KEY): where} if where else {})
+    made.try_out()
+    return made
+
+
+def _workload(
+    text: str, machine_name: str, machine: type[StateMachine], workload_name: str
+) -> Callable[..., Any]:
+    """The one that is named; else that of a shipped machine, or ``workload`` of the module."""
+    if workload_name:
+        module, colon, name = workload_name.partition(":")
+        try:
+            found: Any = getattr(importlib.import_module(module), name) if colon else None
+        except (ImportError, AttributeError) as error:
+            raise ArgumentError(
+                f"--machine {text}: the workload cannot be loaded ({error}); write "
+                "module:function, as simulate_machine takes it"
+            ) from error
+    else:
+        beside = getattr(sys.modules[machine.__module__], "workload", None)
+        found = RECIPE_CLIENTS.get(machine_name, beside)
+    if not callable(found):
+        raise ArgumentError(
+            f"--machine {text}: there is no workload; write {machine_name}=module:function, a "
+            "function as simulate_machine takes it, or call it workload in the module of the "
+            "machine"
+        )
+    made: Callable[..., Any] = found
+    return made
+
+
+def _free_name(machine: type[StateMachine], sets: Sequence[ChannelSet]) -> str:
+    """A name for the channel set: that of the class, with a number where it is taken."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", machine.__name__).lower().strip("_") or "machine"
+    taken = {each.name for each in sets}
+    names = [name, *(f"{name}_{number}" for number in range(2, len(sets) + 2))]
+    return next(each for each in names if each not in taken)
