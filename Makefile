@@ -8,10 +8,12 @@ SHELL := /bin/bash
 BIN := .venv/bin
 SEEDS ?= 1..200
 EXAMPLES ?= 1000
+MINUTES ?= 10
+MACHINE_FAULTS := kill-leader,kill-follower,kill-quorum,kill-all,pause-leader,pause-all,isolate-leader,partition-halves,clients-cut,slow-link,loss,clock-forward,clock-back,sync-error,disk-full,disk-hang,slow-disk,flip-table,truncate-log,rolling-restart,crash-at-failpoint,kill-client,publish-to-one,publish-again
 PYSPARK ?= 4.1.4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate machine-worlds mutations ablations mutants proof campaign bench \
+.PHONY: help demo test check quick slow cluster spark spark-chaos spark-old simulate machine-worlds machine-chaos mutations ablations mutants proof campaign bench \
 	coverage fuzz fuzz-wire upgrades upgrades-wheel slow-replica members-chaos long-life docs clean \
 	venv venv-dev
 
@@ -47,6 +49,10 @@ simulate: venv-dev ## deterministic simulation (SEEDS=1..200, ARGS="--only membe
 
 machine-worlds: venv-dev ## simulate the shipped state machines and the test machines (SEEDS=1..200 ARGS=--members)
 	@$(BIN)/python -m tests.machines --seeds $(SEEDS) $(ARGS)
+
+machine-chaos: venv-dev ## the shipped state machines on one real cluster under load and faults (MINUTES=10)
+	@$(BIN)/raftstore chaos run --machine recipes --time-limit $$(( $(MINUTES) * 60 )) \
+		--nemesis $(MACHINE_FAULTS) $(ARGS)
 
 mutations: venv-dev ## break each rule on purpose: its guards must notice (ARGS="--rule S3.1")
 	@$(BIN)/python -m tests.mutations $(ARGS)

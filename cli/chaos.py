@@ -63,7 +63,7 @@ def list_names(context: Context) -> None:
     multiple=True,
     metavar="MODULE:CLASS[=MODULE:FUNCTION]",
     help="In its place a state machine, on processes; several share the cluster. FUNCTION: its "
-    "workload, as simulate_machine takes it.",
+    "workload, as simulate_machine takes it. 'recipes': all that raftstore comes with.",
 )
 @click.option(
     "--path",

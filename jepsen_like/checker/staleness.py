@@ -148,6 +148,8 @@ class _Judge:
         if self._known == {} and doubt is None and figures["bounded"]:
             doubt = "nothing is known to be committed, so no lag was judged"
         what = "the rows of their positions" if self._has_log else "no log to compare rows with"
+        if any(read.action == QUERY for read in self._reads):
+            what = "what they show is judged by a sequential run"
         sound = (
             f"{figures['reads']} reads, {figures['bounded']} of them bounded, are within what "
             f"they asked for ({what})"

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jepsen_like.workload.channelsets import ChannelSet, ChannelSets
 from jepsen_like.workload.recipe_clients import RECIPE_CLIENTS
@@ -15,6 +15,9 @@ from raftstore.client.machines.code import load
 from raftstore.errors import ArgumentError, UnknownMachineError
 from raftstore.machine import StateMachine
 from raftstore.node.settings import MACHINES_PATH_KEY, environment_variable
+
+RECIPES: Final = "recipes"
+"""Stands for all machines of ``raftstore.recipes``."""
 
 
 def channelsets_of(names: Iterable[str], paths: Sequence[Path] = ()) -> ChannelSets:
@@ -26,7 +29,8 @@ def channelsets_of(names: Iterable[str], paths: Sequence[Path] = ()) -> ChannelS
         if str(path.resolve()) not in sys.path:
             sys.path.insert(0, str(path.resolve()))
     sets: list[ChannelSet] = []
-    for text in names:
+    given = [each for text in names for each in (RECIPE_CLIENTS if text == RECIPES else [text])]
+    for text in given:
         machine_name, _, workload_name = text.partition("=")
         try:
             machine = load(machine_name)

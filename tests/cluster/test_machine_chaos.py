@@ -18,8 +18,8 @@ WRONG = "tests.machines.broken:ProcessCounter=jepsen_like.workload.recipe_client
 
 
 def test_machines_of_one_cluster_are_judged_each_by_itself(tmp_path: Path) -> None:
-    """The recipe and the machine in memory are valid after a kill; a result that replicas would
-    not agree on is invalid, with the command that shows it."""
+    """The recipe and the machine in memory are valid after a kill; results that are not those of a
+    sequential run are invalid, with the command that shows it."""
     plan = Plan(
         "channelsets", ("kill-leader",), "processes", seconds=5.0, seed=1, clients=4,
         directory=tmp_path / "run", fault_pause_s=1.0, paths=(ROOT,),

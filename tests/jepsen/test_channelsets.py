@@ -24,6 +24,7 @@ from jepsen_like.target.base import NotRunError
 from jepsen_like.workload.base import Client, Run
 from jepsen_like.workload.channelsets import PARTITIONS, ChannelSet, ChannelSets
 from jepsen_like.workload.machine_names import channelsets_of
+from raftstore import recipes
 from raftstore.errors import ArgumentError
 from raftstore.machine import StateMachine
 from raftstore.protocol.machines import decode_command
@@ -365,6 +366,12 @@ def test_what_cannot_run_is_refused_before_anything_starts(
     """With the name and the remedy."""
     with pytest.raises(ArgumentError, match=complaint):
         channelsets_of([name], [folder])
+
+
+def test_recipes_stands_for_all_that_are_shipped() -> None:
+    """Each has a workload."""
+    shipped = {type_.__name__ for type_ in map(recipes.__dict__.get, recipes.__all__) if type_}
+    assert {each.machine.__name__ for each in channelsets_of(["recipes"]).sets} == shipped
 
 
 def test_machines_run_on_processes_alone(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ class RandomCounter(recipes.Counter):
 
 
 class ProcessCounter(recipes.Counter):
-    """Its state is right, and its results are of the process that applied the command."""
+    """Its results are of the process that started the nodes: replicas agree, and are wrong."""
 
     def apply(self, command: int, context: raftstore.CommandContext) -> int:
-        return super().apply(command, context) * 10_000_000 + os.getpid()
+        return super().apply(command, context) * 10_000_000 + os.getppid()
 
 
 class MemoryCounter(raftstore.MemoryMachine):

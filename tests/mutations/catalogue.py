@@ -42,6 +42,7 @@ from tests.mutations.rules.level import LEVEL_RULES
 from tests.mutations.rules.lifetimes import LIFETIME_RULES
 from tests.mutations.rules.log_matching import LOG_MATCHING_RULES
 from tests.mutations.rules.machine import MACHINE_RULES
+from tests.mutations.rules.machine_kit import MACHINE_KIT_RULES
 from tests.mutations.rules.machine_queries import MACHINE_QUERY_RULES
 from tests.mutations.rules.member_worlds import MEMBER_WORLD_RULES
 from tests.mutations.rules.membership import MEMBERSHIP_RULES
@@ -128,6 +129,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *INSPECTING_RULES,
             *MACHINE_QUERY_RULES,
             *AUDIT_RULES,
+            *MACHINE_KIT_RULES,
             *TRIMMED_OUTCOME_RULES,
             *TRIMMING_RULES,
             *HEALING_RULES,

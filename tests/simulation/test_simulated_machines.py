@@ -8,8 +8,10 @@ import pytest
 
 import raftstore
 from raftstore import recipes
+from raftstore.engine.reads import read_rules
 from raftstore.state_machines.user_machine import UserMachine
 from raftstore.testing import Command, MachineSimulationError, Query, simulate_machine
+from raftstore.types import Level
 from tests.machines import broken
 from tests.machines.unique_index import UniqueIndex
 from tests.machines.worlds import WORLDS, World, additions
@@ -77,6 +79,18 @@ def test_a_command_that_a_replica_applies_twice_is_found(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(UserMachine, "_run", twice)
     with pytest.raises(MachineSimulationError, match="a sequential run"):
+        simulate_machine(recipes.Counter, additions, seeds=PLANTED_SEEDS, shrink=False)
+
+
+@pytest.mark.slow
+def test_a_replica_that_does_not_mind_the_bounds_of_a_query_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Queries are asked at every level, and their answers held against its promise."""
+    runs = simulate_machine(recipes.Counter, additions, seeds=3)
+    assert set(runs.by_level) == {level.value for level in Level}
+    monkeypatch.setattr(read_rules, "_beyond_rows", lambda *_: None)
+    with pytest.raises(MachineSimulationError, match=r"a read of MachineQuery.* was served"):
         simulate_machine(recipes.Counter, additions, seeds=PLANTED_SEEDS, shrink=False)
 
 

@@ -1,0 +1,73 @@
+"""Mutations of what judges users' state machines: in simulated worlds and under chaos alike."""
+
+from __future__ import annotations
+
+from tests.mutations.guard import directed
+from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.syntax import Edit
+
+JUDGING = "tests/unit/testing/test_judging.py::test_"
+EXPLAINED = JUDGING + "what_cannot_be_explained_is_found_and_shown"
+STATES = JUDGING + "a_replica_with_another_state_is_named_with_its_keys"
+CHANNELSETS = "tests/jepsen/test_channelsets.py::test_"
+WRONG = CHANNELSETS + "what_a_wrong_store_did_is_found_and_shown"
+WORLDS = "tests/simulation/test_simulated_machines.py::test_"
+
+MACHINE_KIT_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "testing-machine-once",
+        "A command that is in the log twice passes.",
+        Edit("_check_once", "record.guid in places", "False"),
+        directed(EXPLAINED),
+    ),
+    mutation(
+        "testing-machine-refused",
+        "A command that was refused and took effect all the same passes.",
+        Edit("_check_once", 'operation.outcome == "refused" and seq is not None', "False"),
+        directed(EXPLAINED),
+    ),
+    mutation(
+        "testing-machine-time",
+        "An answer that is older than one that was given before it was asked for passes.",
+        Edit("_check_order_in_time", "not is_behind", "False"),
+        directed(EXPLAINED, WRONG),
+    ),
+    mutation(
+        "testing-machine-result",
+        "A result that is not that of a sequential run passes.",
+        Edit(
+            "_check_command",
+            'operation.outcome != "ok" or operation.encoded != applied.result',
+            "False",
+        ),
+        directed(EXPLAINED, WRONG),
+    ),
+    mutation(
+        "testing-machine-answer",
+        "An answer to a query that is not that of a sequential run passes.",
+        Edit("_check_query", 'operation.outcome != "ok" or operation.encoded != expected', "False"),
+        directed(EXPLAINED, WRONG),
+    ),
+    mutation(
+        "testing-machine-state",
+        "A replica whose state is not that of a sequential run passes.",
+        Edit("check_rows", "rows == judged.pairs", "True"),
+        directed(STATES, WRONG),
+    ),
+    mutation(
+        "testing-machine-repeat",
+        "A command that is answered in two ways under one guid passes.",
+        Edit(
+            "_merge",
+            "one != (again.outcome, again.seq, again.encoded, again.result)",
+            "False",
+        ),
+        directed(WRONG),
+    ),
+    mutation(
+        "testing-machine-levels",
+        "In a world, a machine's answer beyond the bounds of its query passes.",
+        Edit("SimUser._check_served", "check_level(query, served)", "pass"),
+        directed(WORLDS + "a_replica_that_does_not_mind_the_bounds_of_a_query_is_found"),
+    ),
+)
