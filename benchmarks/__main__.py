@@ -1,9 +1,9 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
 Those that run for minutes by their nature (availability, background_work, catch_up, false_alarms,
-far_behind, lost_disk, rebalance, scaling, slow_replica, snapshot_kills, switches, witness), or take
-the machine for themselves (hostile_clients), run only when named, and so does what needs Java
-(spark_read, spark_write).
+far_behind, growing, lost_disk, rebalance, scaling, slow_replica, snapshot_kills, switches,
+witness), or take the machine for themselves (hostile_clients), run only when named, and so does
+what needs Java (spark_read, spark_write).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks import (
     failover,
     false_alarms,
     far_behind,
+    growing,
     hostile_clients,
     http_gets,
     idle,
@@ -71,6 +72,7 @@ WITH_ROWS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 NAMED: dict[str, Callable[[bool], dict[str, Any]]] = {
     "background_work": background_work.run,
+    "growing": growing.run,
     "rebalance": rebalance.run,
     "scaling": scaling.run,
     "switches": switches.run,

@@ -6,8 +6,10 @@ version, back by the older one, and again, leaders first and followers first by 
 exchange an older client writes and reads, too. What the older nodes could not read is asked for
 while there is one, and must be refused. Faults are judged as in ``jepsen_like.upgrades``.
 
-In the end a table is made that the older version cannot read. Its node must refuse to start, and be
-well again as this version. Exit code 7: something was not as it must be.
+Then a table is made that the older version cannot read. Its node must refuse to start, and be well
+again as this version. At last, in another cluster, an older node loses its disk in the middle of
+the exchange: while it is down it is replaced by an empty node of this version, once no other node
+is older. Exit code 7: something was not as it must be.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 
@@ -39,7 +42,7 @@ from jepsen_like.upgrades import (
 )
 from raftstore.client.blocking.client import Client
 from raftstore.config import LEVEL
-from raftstore.errors import RaftstoreError, SchemaError, StoreTooOldError
+from raftstore.errors import RaftstoreError, SchemaError, StoreTooOldError, UnavailableError
 from raftstore.local_cluster import LocalCluster
 
 WHEEL: Final = (
@@ -47,6 +50,7 @@ WHEEL: Final = (
 )
 REFUSALS: Final = (70, 78)
 """Exit codes of a node that cannot read what a newer one wrote."""
+T = TypeVar("T")
 CLIENT_TABLE: Final = "older_client"
 TOO_NEW: Final = "too_new"
 CLIENT: Final = """
@@ -142,6 +146,31 @@ class Exchange:
         else:
             self.outcome.faults.append("a table of level 6 was created beside a node of level 5")
 
+    def refuse_replacement(self, client: Client, lost: str) -> None:
+        """While another node is older than that, no token is made by which one joins."""
+        try:
+            client.join_token(replaces=lost, timeout=5.0)
+        except RaftstoreError:
+            self.outcome.too_new += 1
+        else:
+            self.outcome.faults.append(f"a token that replaces {lost} beside a node of level 5")
+
+    def replace(self, client: Client, lost: str) -> None:
+        """Its disk is lost; an empty node of this version takes its place, and has all replicas."""
+        self.nodes.forget(lost)
+        self.older_nodes.discard(lost)
+        self.nodes.join(lost, _eventually(lambda: client.join_token(replaces=lost, timeout=5.0)))
+
+        def is_whole() -> None:
+            placed = client.replicas(timeout=5.0)
+            missing = [each.channel for each in placed if set(each.voters) != set(NODES)]
+            voters = [each.name for each in client.members() if each.catalog == "voter"]
+            if missing or len(voters) < len(NODES) or not all(m.up for m in client.members()):
+                raise UnavailableError(f"{lost} has no replica of {missing}, voters: {voters}")
+
+        _eventually(is_whole)
+        self.outcome.restarts += 1
+
     def go_too_far(self) -> None:
         """Once something of this level is written, the older version refuses to start."""
         for each in sorted(self.older_nodes):
@@ -203,10 +232,48 @@ def run_wheel(
     return outcome
 
 
+def run_lost_disk(directory: Path, *, wheel: Path = WHEEL) -> Outcome:
+    """An older node loses its disk during the exchange, and nobody can upgrade it any more: while
+    another one is older it cannot be replaced, and then it is, under load."""
+    outcome = Outcome()
+    directory.mkdir(parents=True, exist_ok=True)
+    cluster = LocalCluster(len(NODES), directory=directory / "cluster")
+    nodes = Exchange(cluster, OlderVersion(wheel, directory), outcome)
+    with cluster:
+        with cluster.connect(timeout=READY_S) as client:
+            for table in (TABLE, BATCHES):
+                client.create_table(table, key="id", partitions=PARTITIONS)
+            first, other, lost = _order(client, leader_first=False)
+            with Load(client, outcome) as load:
+                nodes.exchange(first, is_older=False)
+                load.must_go_on()
+                cluster.kill(lost)
+                nodes.refuse_replacement(client, lost)
+                nodes.exchange(other, is_older=False)
+                load.must_go_on()
+                nodes.replace(client, lost)
+                load.must_go_on()
+            judge(client, load, outcome)
+        look_into_logs(cluster, outcome)
+    return outcome
+
+
 def _order(client: Client, *, leader_first: bool) -> list[str]:
     """All nodes, that of the metadata channel's leader first or last."""
     leader = str(client.cluster_status().metadata_channel.leader).split("@", 1)[0]
     return sorted(NODES, key=lambda name: ((name != leader) == leader_first, name))
+
+
+def _eventually(do: Callable[[], T]) -> T:
+    """What it gives once it succeeds."""
+    end_s = time.monotonic() + READY_S
+    while True:
+        try:
+            return do()
+        except RaftstoreError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.1)
 
 
 def _levels(client: Client) -> set[int]:
@@ -223,10 +290,15 @@ def main(rounds: int, wheel: Path, directory: Path | None) -> None:
     """Exchange nodes of two versions under load, up and down: nothing may be lost."""
     with ExitStack() as stack:
         where = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        outcome = run_wheel(where, wheel=wheel, directions=(len(NODES),) * 2 * rounds, too_far=True)
-    for line in outcome.lines():
-        click.echo(line)
-    sys.exit(VIOLATION if outcome.faults else 0)
+        exchanged = run_wheel(
+            where, wheel=wheel, directions=(len(NODES),) * 2 * rounds, too_far=True
+        )
+        lost = run_lost_disk(where / "lost disk", wheel=wheel)
+    for title, outcome in (("exchanged", exchanged), ("a lost disk", lost)):
+        click.echo(f"--- {title}")
+        for line in outcome.lines():
+            click.echo(line)
+    sys.exit(VIOLATION if exchanged.faults or lost.faults else 0)
 
 
 if __name__ == "__main__":

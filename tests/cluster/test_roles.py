@@ -12,10 +12,17 @@ import pytest
 
 from raftstore.client.blocking.client import Client
 from raftstore.client.replicas import ReplicaChange
+from raftstore.config import MIB
 from raftstore.local_cluster import LocalCluster
-from tests.cluster.watching import eventually
+from tests.cluster.watching import eventually, leader_of
 
 pytestmark = pytest.mark.cluster
+SHORT = {
+    "RAFTSTORE_RETENTION_CHANNEL_BYTES": "4MiB",
+    "RAFTSTORE_RETENTION_LOG_BYTES": "64MiB",
+    "RAFTSTORE_RETENTION_INTERVAL_MS": "100ms",
+    "RAFTSTORE_STORAGE_SEGMENT_BYTES": "16MiB",
+}
 
 
 def shown(client: Client) -> ReplicaChange:
@@ -65,3 +72,43 @@ def test_witness_keeps_a_channel_writing_and_a_reader_serves_it(tmp_path: Path) 
         left = two if gone == one else one
         eventually(lambda: raftstore("info", "orders/0")["leader"], lambda name: name == left)
         assert {row["id"] for row in orders.scan()} == set(range(52))
+
+
+def test_log_of_a_witness_is_trimmed_and_it_votes_on_what_is_left(tmp_path: Path) -> None:
+    """W6: it keeps a record until the voters with rows have it, not longer; it starts from what is
+    left, without a table, and its vote counts again."""
+    with (
+        LocalCluster(
+            nodes=4,
+            directory=tmp_path / "cluster",
+            environment=dict.fromkeys(("n1", "n2", "n3", "n4"), SHORT),
+        ) as cluster,
+        cluster.connect(timeout=15.0) as client,
+    ):
+        client.create_table("orders", key="id", partitions=1, replicas=3)
+        orders, (one, two, gone) = client.table("orders"), shown(client).voters
+        (witness,) = {"n1", "n2", "n3", "n4"} - {one, two, gone}
+        client.order_replicas("orders/0", (one, two, witness), witnesses=(witness,))
+        eventually(lambda: shown(client), lambda now: now.stage == "done")
+        for number in range(85):
+            orders.put({"id": number % 10, "text": chr(97 + number % 26) * 950_000})
+
+        def log_of_witness() -> tuple[int, int]:
+            node = client.cluster_status().node(witness)
+            if node is None or node.status is None:
+                return 0, 0  # it starts, and the client has not found it yet
+            (channel,) = node.status["channels"]
+            return channel["base_seq"], node.status["sizes"]["log_bytes"]
+
+        base, _ = eventually(log_of_witness, lambda now: now[0] > 40 and now[1] < 64 * MIB)
+        tables = cluster.directory / witness / "tables"
+        held = sum(path.stat().st_size for path in tables.rglob("*") if path.is_file())
+        assert held < MIB, "a witness has rows"
+        cluster.kill(witness)
+        orders.put({"id": 10, "text": "without the witness"})
+        cluster.start(witness)
+        cluster.wait_until_ready()
+        assert eventually(log_of_witness, lambda now: now[0] >= base)
+        cluster.kill(two if leader_of(client, "orders") == one else one)
+        orders.put({"id": 11, "text": "by its vote"})
+        assert {row["id"] for row in orders.scan()} == set(range(12))

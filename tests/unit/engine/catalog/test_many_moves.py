@@ -82,7 +82,7 @@ class Planner(CatalogRows):
         assert self.command(rebalance_command(command)) is None
 
     def open_orders(self) -> dict[ChannelId, tuple[NodeId, ...]]:
-        """Who takes a replica by each order of the catalog."""
+        """The nodes that take a replica by each order of the catalog."""
         entries = self.catalog.changes.items()
         return {channel: each.takers for channel, each in entries if each.order is not None}
 
@@ -115,7 +115,7 @@ def far(number: int) -> NodeId:
 
 
 def test_as_many_channels_move_at_a_time_as_the_cluster_carries() -> None:
-    """And not one more, also while orders are on their way into the catalog."""
+    """Not one more, also while orders are on their way into the catalog."""
     planner = Planner()
     planner.begin(*planner.moves(far))
     planner.rebalancer.look(1)
@@ -147,7 +147,7 @@ def test_node_that_joined_takes_few_replicas_at_a_time() -> None:
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_moves_that_wait_for_others_end_with_the_rebalance(*, is_cancelled: bool) -> None:
-    """What has not begun is not looked at while there is no room, unless it is cancelled."""
+    """A move that has not begun is not looked at while there is no room, unless it is cancelled."""
     planner = Planner()
     planner.begin(*planner.moves(far))
     planner.rebalancer.look(1)

@@ -1,0 +1,181 @@
+"""Nine node processes on one machine: a tenth joins, and one of the others leaves.
+
+How long a start, a table of 60 partitions, the join with the rebalance after it, and the drain with
+the removal take, and how many replicas and leaders each node has then. The table is empty, so these
+are the times of the steps and not of copies; 200 writes and 200 bounded reads a second go on
+meanwhile, and what they noticed is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from math import ceil
+from typing import Any, Final
+
+from benchmarks.failover import Gaps, read_at_rate, write_at_rate
+from benchmarks.idle import cpu_seconds
+from raftstore import aio
+from raftstore.aio import AsyncClient
+from raftstore.errors import RaftstoreError
+from raftstore.local_cluster import LocalCluster
+
+NODES: Final = 9
+PARTITIONS: Final = 60
+TABLE: Final = "t"
+LOOK_S: Final = 0.1
+PATIENCE_S: Final = 120.0
+
+
+def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001 - the shape of every benchmark
+    """The figures; four nodes and twelve partitions if tiny."""
+    nodes, partitions = (4, 12) if tiny else (NODES, PARTITIONS)
+    begun = time.monotonic()
+    with LocalCluster(nodes=nodes) as cluster:
+        ready_s = round(time.monotonic() - begun, 1)
+        return {"nodes and partitions": f"{nodes} and {partitions}", "ready after, s": ready_s} | (
+            asyncio.run(_Growing(cluster, partitions).measure())
+        )
+
+
+class _Growing:
+    """One cluster, one client."""
+
+    def __init__(self, cluster: LocalCluster, partitions: int) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._leaves = cluster.running()[-1]
+        self._writes, self._reads = Gaps(), Gaps()
+        self._client: AsyncClient
+
+    async def measure(self) -> dict[str, Any]:
+        """Everything, one after the other."""
+        async with aio.connect(self._cluster.endpoints, timeout=30.0) as self._client:
+            steps = [await self._step("create", self._create)]
+            acknowledged: dict[int, int] = {}
+            tasks = [
+                asyncio.create_task(write_at_rate(self._client, TABLE, self._writes, acknowledged)),
+                asyncio.create_task(
+                    read_at_rate(self._client, TABLE, self._reads, {"max_lag": 100_000})
+                ),
+            ]
+            steps += [
+                await self._step("a node joins", self._join),
+                await self._step("rebalance", self._rebalance),
+                await self._step("a node drains", self._drain),
+            ]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            rows = self._client.table(TABLE).scan(level="linearizable")
+            stored = {row["id"] async for row in rows}
+            return {
+                "steps": steps,
+                "replicas per node": dict(sorted((await self._replicas()).items())),
+                "acknowledged writes": len(acknowledged),
+                "acknowledged writes lost": len(acknowledged.keys() - stored),
+                "failed": {"writes": self._writes.failed, "bounded": self._reads.failed},
+            }
+
+    async def _step(self, what: str, do: Callable[[], Awaitable[str]]) -> dict[str, Any]:
+        """Do it, and wait until leaders are even."""
+        pids = [self._cluster.pid(name) for name in self._cluster.running()]
+        used_s, begun = sum(map(cpu_seconds, pids)), time.monotonic()
+        done = await do()
+        took_s = time.monotonic() - begun
+        most = max((await self._leaders()).values())
+        goal = await self._goal()
+        await self._until(self._is_even)
+        ended = time.monotonic()
+        still = {self._cluster.pid(name) for name in self._cluster.running()}
+        used_s = sum(cpu_seconds(pid) for pid in pids if pid in still) - used_s
+        return {
+            "step": what,
+            "done": done,
+            "after, s": round(took_s, 2),
+            "most leaders then": most,
+            "even after, s": round(ended - begun, 1),
+            "most leaders": f"{max((await self._leaders()).values())} (goal {goal})",
+            "processor of a node, %": round(100 * used_s / (ended - begun) / len(pids), 1),
+            "longest write gap, ms": round(self._writes.longest(begun, ended)),
+            "longest bounded gap, ms": round(self._reads.longest(begun, ended)),
+        }
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    async def _create(self) -> str:
+        await self._client.create_table(TABLE, key="id", partitions=self._partitions)
+        return f"{self._partitions} partitions"
+
+    async def _join(self) -> str:
+        name = f"n{len(self._cluster.running()) + 1}"
+        self._cluster.join(name, await self._client.join_token())
+
+        async def has_joined() -> bool:
+            return any(member.name == name for member in await self._client.members())
+
+        await self._until(has_joined)
+        return name
+
+    async def _rebalance(self) -> str:
+        plan = await self._client.plan_rebalance()
+        await self._client.start_rebalance(plan, reason="a node joined")
+
+        async def has_ended() -> bool:
+            return not (await self._client.rebalance_status()).is_open
+
+        await self._until(has_ended)
+        states = Counter(move.state for move in (await self._client.rebalance_status()).moves)
+        return ", ".join(f"{count} {state}" for state, count in states.items())
+
+    async def _drain(self) -> str:
+        leaves = self._leaves
+        held = (await self._replicas())[leaves]
+        await self._client.drain_node(leaves)
+
+        async def is_empty() -> bool:
+            return not (await self._replicas())[leaves]
+
+        await self._until(is_empty)
+
+        async def has_left() -> bool:
+            await self._client.remove_node(leaves)
+            return True
+
+        await self._until(has_left)
+        self._cluster.forget(leaves)
+        return f"{leaves}: {held} replicas, removed"
+
+    # --- what is seen -----------------------------------------------------------------------------
+
+    async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        begun = time.monotonic()
+        while True:
+            refused = ""
+            try:
+                if await is_so():
+                    return
+            except RaftstoreError as error:
+                refused = str(error)
+            waited_s = time.monotonic() - begun
+            assert waited_s < PATIENCE_S, f"not so after {PATIENCE_S} s: {is_so} {refused}"
+            await asyncio.sleep(LOOK_S)
+
+    async def _leaders(self) -> Counter[str]:
+        info = await self._client.table_info(TABLE)
+        return Counter(str(each.leader) for each in info.channels)
+
+    async def _replicas(self) -> Counter[str]:
+        placed = await self._client.replicas()
+        return Counter(
+            name for each in placed if each.channel.startswith(f"{TABLE}/") for name in each.voters
+        )
+
+    async def _goal(self) -> int:
+        return ceil(self._partitions / len(await self._replicas())) + 1
+
+    async def _is_even(self) -> bool:
+        leaders = await self._leaders()
+        return "None" not in leaders and max(leaders.values()) <= await self._goal()
