@@ -81,16 +81,17 @@ class _Growing:
 
     async def _step(self, what: str, do: Callable[[], Awaitable[str]]) -> dict[str, Any]:
         """Do it, and wait until leaders are even."""
-        pids = [self._cluster.pid(name) for name in self._cluster.running()]
-        used_s, begun = sum(map(cpu_seconds, pids)), time.monotonic()
+        before = self._cpu_seconds()
+        begun = time.monotonic()
         done = await do()
         took_s = time.monotonic() - begun
         most = max((await self._leaders()).values())
         goal = await self._goal()
         await self._until(self._is_even)
         ended = time.monotonic()
-        still = {self._cluster.pid(name) for name in self._cluster.running()}
-        used_s = sum(cpu_seconds(pid) for pid in pids if pid in still) - used_s
+        used = [
+            used_s - before[pid] for pid, used_s in self._cpu_seconds().items() if pid in before
+        ]
         return {
             "step": what,
             "done": done,
@@ -98,7 +99,7 @@ class _Growing:
             "most leaders then": most,
             "even after, s": round(ended - begun, 1),
             "most leaders": f"{max((await self._leaders()).values())} (goal {goal})",
-            "processor of a node, %": round(100 * used_s / (ended - begun) / len(pids), 1),
+            "processor of a node, %": round(100 * sum(used) / len(used) / (ended - begun), 1),
             "longest write gap, ms": round(self._writes.longest(begun, ended)),
             "longest bounded gap, ms": round(self._reads.longest(begun, ended)),
         }
@@ -120,8 +121,13 @@ class _Growing:
         return name
 
     async def _rebalance(self) -> str:
-        plan = await self._client.plan_rebalance()
-        await self._client.start_rebalance(plan, reason="a node joined")
+        async def has_begun() -> bool:
+            plan = await self._client.plan_rebalance()
+            if plan.moves:  # the new node may be entered and not seen up yet
+                await self._client.start_rebalance(plan, reason="a node joined")
+            return bool(plan.moves)
+
+        await self._until(has_begun)
 
         async def has_ended() -> bool:
             return not (await self._client.rebalance_status()).is_open
@@ -162,6 +168,10 @@ class _Growing:
             waited_s = time.monotonic() - begun
             assert waited_s < PATIENCE_S, f"not so after {PATIENCE_S} s: {is_so} {refused}"
             await asyncio.sleep(LOOK_S)
+
+    def _cpu_seconds(self) -> dict[int, float]:
+        pids = [self._cluster.pid(name) for name in self._cluster.running()]
+        return {pid: cpu_seconds(pid) for pid in pids}
 
     async def _leaders(self) -> Counter[str]:
         info = await self._client.table_info(TABLE)
