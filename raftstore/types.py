@@ -268,6 +268,7 @@ EVENT_TYPES: Final = (
     "log_not_healed",
     "hole",
     "hole_filled",
+    "hole_covered",
     "hole_given_up",
     "scrub_finished",
     "stalled",

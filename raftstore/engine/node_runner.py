@@ -308,6 +308,7 @@ class NodeRunner:
             )
         )
         self.controller.copy_reports.taken = self.snapshots.receiver.transfers
+        self.repairs.on_unfilled = self.snapshots.receiver.hole_unfilled
 
     def _connect(self, notices: ChannelNotices[ChannelRunner]) -> None:
         """Name the parts that are notified of what happens to channels, in this order."""

@@ -133,11 +133,15 @@ class MessageLog(Protocol):
     def rebase(self, channel: ChannelId, base: Base) -> int:
         """Buffer that the channel's log begins behind ``base``; return the operation number.
 
-        Records behind it stay if the log holds the one that it ends with; else all of them go. The
-        present base again moves nothing but the place where it is stored. A base that goes down,
-        that contradicts the log, or that would leave a hole behind it stops the node (S6.5). Raises
-        StorageError, changing nothing, for one that is too large to be stored.
+        Records behind it stay if the log holds the one that it ends with, or held it and lost it
+        with a hole; else all of them go. The present base again moves nothing but the place where
+        it is stored. A base that goes down, that contradicts the log, or that it holds in
+        front of a hole stops the node (S6.5). Raises StorageError, changing nothing, for one that
+        is too large to be stored.
         """
+
+    def why_hole_stays(self, channel: ChannelId, base: Base) -> str | None:
+        """Why this base cannot stand for what the log lacks; None: it can (S0.3)."""
 
     def may_hold(self, channel: ChannelId, promised: History) -> bool:
         """Whether that record is held, or was before the base, or was lost with a hole that will be

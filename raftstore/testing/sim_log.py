@@ -11,6 +11,7 @@ from raftstore.config import KIB, StorageSettings
 from raftstore.ports.log import Base
 from raftstore.ports.scrub import LogDamage, LogVerifying
 from raftstore.protocol.records import Record
+from raftstore.storage.log.base_rules import continues
 from raftstore.storage.log.group_commit import Batch
 from raftstore.storage.log.index import offset_of, segment_of
 from raftstore.storage.log.mark import BOOT_BYTES
@@ -90,8 +91,11 @@ class SimLog(SegmentLog):
 
     def rebase(self, channel: ChannelId, base: Base) -> int:
         """As in production."""
-        replaces = not self._open(channel).holds(base)
+        index = self._open(channel)
+        replaces, term = not continues(index, base), index.term
         operation = super().rebase(channel, base)
+        if index.term > term:
+            self.truth.voted(operation, channel, index.term, index.voted_for)
         self.truth.rebased(operation, channel, base.history, replaces=replaces)
         return operation
 

@@ -7,9 +7,11 @@ held a record that this log has held behind the hole, so by log matching (S2.4) 
 before it. When nothing is missing any more and everything is durable, the channel is opened again
 as if nothing had been.
 
-What no node holds stays missing, and is reported. Only a leader that has committed in a term at
-least ours may say that what is kept behind the hole is not part of the channel: it holds everything
-that was acknowledged. Then that is given up, and the channel recovers from the leader (S0.3).
+What no node holds stays missing, and is reported. Where the others trimmed it, it was committed:
+then a base of another replica may stand for it, and no leader is needed for that, either
+(``raftstore.engine.snapshots.receiver``). Only a leader that has committed in a term at least ours
+may say that what is kept behind the hole is not part of the channel: it holds everything that was
+acknowledged. Then that is given up, and the channel recovers from the leader (S0.3).
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class _Repair:
     request_id: int = 0
     asked: NodeId | None = None
     turn: int = 0
+    in_vain: int = 0
+    """Answers since the last record that had none."""
     last_operation: int = 0
     """Of the last record that was filled in, or of giving up."""
     is_done: bool = False
@@ -87,6 +91,8 @@ class HoleRepairs:
         self.open: dict[ChannelId, _Repair] = {}
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """When the next node is to be asked, by channel."""
+        self.on_unfilled: Callable[[ChannelRunner, int], None] = lambda _runner, _now_ms: None
+        """Called when as many answers as there are nodes held nothing (now_ms)."""
 
     def opened(self, runner: ChannelRunner, now_ms: int) -> None:
         """A channel was opened, maybe with a hole."""
@@ -184,13 +190,16 @@ class HoleRepairs:
             return  # late
         repair.request_id = 0
         runner = repair.runner
+        if runner.is_paused:
+            return  # its log is about to begin behind another base
         if not answer.records:
             # S0.3: who leads in our term or a later one holds everything that was acknowledged.
             if answer.leader_term and answer.leader_term >= runner.elector.term:
                 self._give_up(repair, sender)
             else:
-                self.deadlines.push(repair.runner.channel, now_ms + PAUSE_MS)
+                self._in_vain(repair, now_ms)
             return
+        repair.in_vain = 0
         fault = fault_of(answer.records, repair.hole)
         if fault is not None:
             self._tell_event("refill_refused", channel=runner.name, reason=fault)
@@ -203,6 +212,13 @@ class HoleRepairs:
         else:
             repair.hole = hole
             self._ask(repair, now_ms)
+
+    def _in_vain(self, repair: _Repair, now_ms: int) -> None:
+        self.deadlines.push(repair.runner.channel, now_ms + PAUSE_MS)
+        repair.in_vain += 1
+        if repair.in_vain >= len(self._nodes_at_level(REFILL_LEVEL)):
+            repair.in_vain = 0
+            self.on_unfilled(repair.runner, now_ms)
 
     def _filled(self, repair: _Repair, sender: NodeId) -> None:
         repair.is_done = True
@@ -226,7 +242,8 @@ class HoleRepairs:
         ]
         for repair in done:
             del self.open[repair.runner.channel]
-            self._reopen(repair.runner)
+            if not repair.runner.is_paused:  # else who paused it opens it anew
+                self._reopen(repair.runner)
 
 
 def fault_of(records: tuple[Record, ...], hole: Hole) -> str | None:

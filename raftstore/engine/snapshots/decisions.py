@@ -31,11 +31,14 @@ class Lacking(NamedTuple):
     """Of its table, as it survives a power cut; 0 while it lacks rows."""
     trimmed_to: Seq
     """The first seq of the leader's log; 0: that is no reason."""
+    is_unfilled: bool = False
+    """Its log has a hole that nobody fills, and a base may stand for it; that is tried next."""
 
 
 def takes_base(lacking: Lacking) -> bool:
-    """Whether the leader's base helps; else it is a table that is needed first (S6.6)."""
-    return not lacking.lacks_rows and 0 < lacking.trimmed_to - 1 <= lacking.base_max
+    """Whether a base helps; else it is a table that is needed first (S6.6)."""
+    is_reached = 0 < lacking.trimmed_to - 1 <= lacking.base_max
+    return not lacking.lacks_rows and (is_reached or lacking.is_unfilled)
 
 
 def retry_pause_ms(tries: int, settings: SnapshotSettings) -> int:

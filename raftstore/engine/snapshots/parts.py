@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from raftstore.config import SnapshotSettings
+from raftstore.core.folds import Folds
 from raftstore.engine.channel.catch_ups import CatchUps
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import Tell
+from raftstore.errors import StorageError
 from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL
-from raftstore.ports.log import MessageLog
+from raftstore.ports.log import Base, MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.message import Message
 from raftstore.protocol.replica_snapshots import AskSnapshotRest
-from raftstore.types import ChannelId, NodeId, Seq
+from raftstore.types import ChannelId, NodeId, Seq, node_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,30 @@ class SnapshotParts:
 
     rows_seq: Callable[[ChannelRunner, Seq], Seq] = lambda _, limit: limit
     """Up to where, and not above the limit, voters with rows hold what a witness has (W6)."""
+
+    def why_not_behind(self, runner: ChannelRunner, base: Base) -> str | None:
+        """Why the log here must not begin behind this base; None: it may."""
+        reason = self.why_kept(runner, base.seq)
+        if reason is None and runner.hole is not None:
+            reason = self.log.why_hole_stays(runner.channel, base)
+        if reason is None:
+            try:
+                Folds(runner.core.config(), base=base)
+            except StorageError as error:
+                reason = str(error)
+        return reason
+
+    @staticmethod
+    def other_history(runner: ChannelRunner, base: Base, sender: NodeId) -> str | None:
+        """S13: how a base differs from the history here; one of the two is not the channel's, and
+        it cannot be known which."""
+        ours = runner.core.chain_hash_at(base.history)
+        if ours is None or ours == base.chain_hash:
+            return None
+        return (
+            f"the chain hash at seq {base.seq} is {ours.hex()} here, but "
+            f"{base.chain_hash.hex()} in the base of {node_name(sender)}"
+        )
 
     def why_kept(self, runner: ChannelRunner, base_seq: Seq) -> str | None:
         """W6: why the log here must not begin behind a base at this seq; None: it may. A witness

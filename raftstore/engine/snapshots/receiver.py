@@ -20,9 +20,9 @@ from typing import Final
 
 from raftstore.config import MIB
 from raftstore.core.effects import CannotCatchUp
-from raftstore.core.folds import Folds
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.snapshots.attempts import Attempts
 from raftstore.engine.snapshots.copy_pauses import CopyPauses
 from raftstore.engine.snapshots.decisions import (
     Lacking,
@@ -70,8 +70,7 @@ class SnapshotReceiver:
         self.transfers: dict[ChannelId, Transfer] = {}
         self._begun: dict[ChannelId, TableCopy] = {}
         """Copies that wait for somebody who sends the rest."""
-        self._turns: dict[ChannelId, int] = {}
-        """Attempts that failed, of channels that still need something: the next asks another."""
+        self._attempts = Attempts()
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """When something of a channel is to be asked for, again or at all."""
         self._queue: dict[ChannelId, None] = {}
@@ -97,6 +96,16 @@ class SnapshotReceiver:
         if runner.channel not in self.transfers and runner.channel not in self.deadlines:
             self.deadlines.push(runner.channel, now_ms)
 
+    def hole_unfilled(self, runner: ChannelRunner, now_ms: int) -> None:
+        """S0.3: the others trimmed what the log here lacks, so it was committed; a base stands for
+        it where the table has come so far. A witness waits for a leader, who knows what of its
+        records is needed (W6)."""
+        channel = runner.channel
+        if runner.has_rows:
+            self._attempts.hole_unfilled(channel)
+            if channel not in self.transfers and channel not in self.deadlines:
+                self.deadlines.push(channel, now_ms)
+
     def channel_opened(self, runner: ChannelRunner, now_ms: int) -> None:
         """An earlier life of this node may have begun a copy; if it is not needed any more, it goes
         when the leader has had time to say so."""
@@ -110,7 +119,7 @@ class SnapshotReceiver:
         channel = runner.channel
         self.deadlines.cancel(channel)
         self._queue.pop(channel, None)
-        self._turns.pop(channel, None)
+        self._attempts.closed(channel)
         self._damaged.pop(channel, None)
         transfer = self.transfers.pop(channel, None)
         self._abandon(self._begun.pop(channel, None))
@@ -149,8 +158,8 @@ class SnapshotReceiver:
 
     def _begin(self, runner: ChannelRunner, now_ms: int) -> None:
         channel, core = runner.channel, runner.core
-        is_damaged = channel in self._damaged
-        if not (core.lacks_rows or core.trimmed_to or is_damaged):
+        is_damaged, is_unfilled = channel in self._damaged, self._attempts.is_unfilled(channel)
+        if not (core.lacks_rows or core.trimmed_to or is_damaged or is_unfilled):
             self._not_needed(runner, now_ms)
             return
         if is_damaged and runner.elector.role is Role.LEADER:
@@ -165,7 +174,7 @@ class SnapshotReceiver:
         if pause_ms:
             self.deadlines.push(channel, now_ms + pause_ms)
             return
-        source = sources[self._turns.get(channel, 0) % len(sources)]
+        source = self._attempts.source(channel, sources)
         transfer = Transfer(runner, source, started_ms=now_ms)
         self.transfers[runner.channel] = transfer
         self._await_disk(transfer, now_ms)
@@ -201,7 +210,7 @@ class SnapshotReceiver:
         if runner.elector.leader is None and channel in self._begun:
             self.deadlines.push(channel, now_ms + self._settings.session_ms)
             return
-        self._turns.pop(channel, None)
+        self._attempts.begin_anew(channel)
         self._abandon(self._begun.pop(channel, None))
 
     def _is_full(self) -> bool:
@@ -219,9 +228,11 @@ class SnapshotReceiver:
             base_seq=core.base.seq,
             base_max=Seq(0) if lacks_rows else barrier.base_max,
             trimmed_to=core.trimmed_to,
+            is_unfilled=self._attempts.tries_base(channel),
         )
         if takes_base(transfer.lacking):
-            transfer.source = transfer.runner.elector.leader or transfer.source
+            if not transfer.lacking.is_unfilled:
+                transfer.source = transfer.runner.elector.leader or transfer.source
             request = AskBase(channel, self._new_id(), transfer.lacking.base_max)
             self._ask(transfer, request, now_ms)
         else:
@@ -271,7 +282,7 @@ class SnapshotReceiver:
         if copy is not None:
             position = copy.position
             reason = why_no_table(lacking, position, max(lacking.base_seq, lacking.trimmed_to))
-            tries = self._turns.get(channel, 0)
+            tries = self._attempts.failed(channel)
             if reason is None and tries > len(self._parts.sources(transfer.runner)):
                 reason = f"nobody has the rest of the table at {tuple(position)}"
             if reason is None and not self._parts.gives_rest(transfer.source):
@@ -291,7 +302,7 @@ class SnapshotReceiver:
         )
 
     def _begin_anew(self, transfer: Transfer, copy: TableCopy, reason: str) -> None:
-        self._turns.pop(transfer.runner.channel, None)
+        self._attempts.begin_anew(transfer.runner.channel)
         self._abandon(copy)
         self._tell("replica_snapshot_begun_anew", channel=transfer.runner.name, reason=reason)
 
@@ -475,25 +486,15 @@ class SnapshotReceiver:
         if transfer is None or transfer.lacking is None:
             return
         reason = offer.reason or why_no_base(transfer.lacking, offer.seq)
-        reason = reason or self._parts.why_kept(transfer.runner, offer.seq)
         base = Base(offer.term, offer.seq, offer.chain_hash, offer.folds)
-        if reason is None:
-            try:
-                Folds(transfer.runner.core.config(), base=base)
-            except StorageError as error:
-                reason = str(error)
+        reason = reason or self._parts.why_not_behind(transfer.runner, base)
         if reason is not None:
             self._fail(transfer, reason, now_ms)
             return
-        ours = transfer.runner.core.chain_hash_at(base.history)
-        if ours is not None and ours != base.chain_hash:
-            # S13: one of the two is not the channel's, and it cannot be known which.
+        other = self._parts.other_history(transfer.runner, base, sender)
+        if other is not None:
             self._fail(transfer, "its chain hash is another than here", now_ms)
-            transfer.runner.on_broken(
-                f"the chain hash at seq {base.seq} is {ours.hex()} here, but "
-                f"{base.chain_hash.hex()} in the base of {node_name(sender)}",
-                now_ms,
-            )
+            transfer.runner.on_broken(other, now_ms)
             return
         transfer.base = base
         self._pause(transfer, now_ms)
@@ -549,9 +550,10 @@ class SnapshotReceiver:
     def _ended(self, transfer: Transfer, now_ms: int) -> None:
         runner = transfer.runner
         self._leave(transfer, now_ms)
-        self._turns.pop(runner.channel, None)
+        self._attempts.begin_anew(runner.channel)
+        base_event = "base_taken" if runner.hole is None else "hole_covered"
         self._tell(
-            "replica_snapshot_finished" if transfer.copy is not None else "base_taken",
+            "replica_snapshot_finished" if transfer.copy is not None else base_event,
             channel=runner.name,
             peer=node_name(transfer.source),
             seq=transfer.position.seq,
@@ -622,7 +624,7 @@ class SnapshotReceiver:
         """Give this attempt up; both sides stay as they were, and it is tried again in a while."""
         runner = transfer.runner
         self._leave(transfer, now_ms)
-        self._turns[runner.channel] = self._turns.get(runner.channel, 0) + 1
+        self._attempts.fail(runner.channel)
         if transfer.copy is not None and is_copy_good:
             self._begun[runner.channel] = transfer.copy
         else:
@@ -633,7 +635,8 @@ class SnapshotReceiver:
             peer=node_name(transfer.source),
             reason=reason,
         )
-        tries = self._turns[runner.channel] if type(transfer.asked) is AskBase else 1
+        is_slower = type(transfer.asked) is AskBase or self._attempts.is_unfilled(runner.channel)
+        tries = self._attempts.failed(runner.channel) if is_slower else 1
         self.deadlines.push(runner.channel, now_ms + retry_pause_ms(tries, self._settings))
 
     def _abandon(self, copy: TableCopy | None) -> None:

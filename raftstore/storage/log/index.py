@@ -204,24 +204,6 @@ class ChannelIndex:
         following = bisect_left(self.base_seqs, seq + 1)
         return following < len(self.base_seqs) and self.base_seqs[following] == seq + 1
 
-    def refusal_of(self, base: Base) -> str | None:
-        """Why the log must never begin behind this base; None: it may."""
-        known, is_held = self.base, self.holds(base)
-        if self.is_doubted and base == EMPTY_BASE:
-            return None
-        if base.seq < 1 or base.seq < known.seq:
-            return f"its base is {tuple(known.history)} and never goes down (S6.5)"
-        if base.seq == known.seq and (not is_held or base.chain_hash != known.chain_hash):
-            return f"another base is known there: {tuple(known.history)} (S13)"
-        if is_held and self.kept:
-            return f"records behind seq {self.last_seq} are missing (S0.3)"
-        if base.term < known.term:
-            return f"its base is {tuple(known.history)}, of another history (S13)"
-        if not is_held and self.term_known(base.seq) == base.term:
-            # Of another term there it would be a tail that was never committed, whatever its end.
-            return f"its records of term {base.term} are of another history (S13)"
-        return None
-
     def contradicts(self, base: Base) -> bool:
         """Whether some part holds records behind the base that cannot follow it."""
         for part in (self, *self.kept):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from raftstore.ports.log import DroppedRecords
+from raftstore.ports.log import Base, DroppedRecords
+from raftstore.storage.log.base_rules import why_hole_stays
 from raftstore.storage.log.index import ChannelIndex
 from raftstore.types import ChannelId, History, Seq, Term
 
@@ -77,6 +78,10 @@ class LogFacts:
         """Whether that record is held, or was lost with a hole that will be filled (S0.3)."""
         index = self._channels.get(channel)
         return index is not None and index.may_hold(promised)
+
+    def why_hole_stays(self, channel: ChannelId, base: Base) -> str | None:
+        """Why this base cannot stand for what the log lacks; None: it can (S0.3)."""
+        return why_hole_stays(self._channels.get(channel, _NOTHING), base)
 
     def holds_all(self, channel: ChannelId) -> bool:
         """Whether the table of a channel can be built again from its log alone.

@@ -31,6 +31,7 @@ from raftstore.ports.scrub import LogVerifying
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
 from raftstore.storage.files import FileOps, starting
+from raftstore.storage.log.base_rules import entry_of, refusal_of
 from raftstore.storage.log.group_commit import (
     OPERATION_BYTES,
     Batch,
@@ -47,7 +48,6 @@ from raftstore.storage.log.record_cache import RecordCache
 from raftstore.storage.log.records import (
     RECORD_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
-    Based,
     DamagedEntryError,
     EntryKind,
     Removed,
@@ -188,15 +188,14 @@ class SegmentLog(LogFacts):
     def rebase(self, channel: ChannelId, base: Base) -> int:
         """Buffer that the channel's log begins behind ``base``; return the operation number."""
         index = self._open(channel)
-        reason = index.refusal_of(base)
+        reason = refusal_of(index, base)
         if reason is not None:
             raise self._poison(
                 f"the log of channel {channel.hex()} cannot begin behind {tuple(base.history)}: "
                 f"{reason}"
             )
-        replaces = not index.holds(base)
-        end = base.history if replaces else index.end
-        based = Based(channel, base, end, index.term, index.voted_for, replaces)
+        based = entry_of(channel, index, base)
+        replaces = based.replaces
         encode_base(based, 0)  # refused before anything changes if it is too large
         opens = self._roll()
         entry, self._chain = encode_base(based, self._chain)
@@ -209,6 +208,7 @@ class SegmentLog(LogFacts):
         else:
             index.begin_behind(base)
         index.base_segment = self._segment
+        index.term, index.voted_for = based.term, based.voted_for
         size = sum(map(len, parts))
         self._offset += size
         flags, row = {"is_urgent": replaces, "forgets": replaces}, index.next_mark_row()

@@ -9,6 +9,8 @@ from tests.mutations.syntax import Edit
 REBASE = "tests/unit/storage/log/test_log_rebase.py::test_"
 FLOOR = "tests/unit/storage/log/test_log_floor.py::test_"
 HOLES = "tests/unit/storage/log/test_holes.py::test_"
+ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
+TRIMMED = "tests/unit/engine/channel/test_trimmed_holes.py::test_"
 RECONCILE = "tests/unit/storage/test_reconcile.py::test_"
 STOPS = REBASE + "s6_5_base_that_goes_down_or_contradicts_the_log_stops_it"
 CRASH = FLOOR + "s6_5_crash_at_every_operation_of_a_new_floor_loses_nothing"
@@ -17,14 +19,14 @@ FLOOR_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.5-rebase-down",
         "The base of a log goes down in its files.",
-        Edit("ChannelIndex.refusal_of", "base.seq < 1 or base.seq < known.seq", "base.seq < 1"),
+        Edit("refusal_of", "base.seq < 1 or base.seq < known.seq", "base.seq < 1"),
         directed(STOPS + "[lower]"),
     ),
     mutation(
         "S13-rebase-hash",
         "A base with another hash than the one known takes its place.",
         Edit(
-            "ChannelIndex.refusal_of",
+            "refusal_of",
             "not is_held or base.chain_hash != known.chain_hash",
             "not is_held",
         ),
@@ -33,15 +35,15 @@ FLOOR_RULES: tuple[Mutation, ...] = (
     mutation(
         "S13-rebase-older",
         "A base of an older term follows one of a newer term.",
-        Edit("ChannelIndex.refusal_of", "base.term < known.term", "False"),
+        Edit("refusal_of", "base.term < known.term", "False"),
         directed(STOPS + "[of an older term]"),
     ),
     mutation(
         "S2.1-rebase-within",
         "A base that ends within a record replaces the log that holds the record.",
         Edit(
-            "ChannelIndex.refusal_of",
-            "not is_held and self.term_known(base.seq) == base.term",
+            "refusal_of",
+            "not continues(index, base) and index.term_known(base.seq) == base.term",
             "False",
         ),
         directed(REBASE + "base_in_the_middle_of_a_record_stops_the_log"),
@@ -49,8 +51,54 @@ FLOOR_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.3-rebase-hole",
         "A log with a hole begins behind a base, and what is behind the hole stays unproven.",
-        Edit("ChannelIndex.refusal_of", "is_held and self.kept", "False"),
+        Edit("refusal_of", "is_held and index.kept", "False"),
         directed(REBASE + "s0_3_channel_with_a_hole_keeps_its_records_but_for_a_base_beyond_them"),
+    ),
+    mutation(
+        "S0.3-cover-promise",
+        "A base stands for a hole behind which more was acknowledged than it covers.",
+        Edit("why_hole_stays", "continues(index, base) or base.history >= promised", "True"),
+        directed(REBASE + "s0_3_base_stands_for_a_hole_if_it_covers_all_that_was_promised"),
+    ),
+    mutation(
+        "S0.3-cover-within",
+        "A base stands for a hole that goes on behind it.",
+        Edit("why_hole_stays", "base.seq < hole.to_seq", "False"),
+        directed(REBASE + "s0_3_base_stands_for_a_hole_if_it_covers_all_that_was_promised"),
+    ),
+    mutation(
+        "S6.4-cover-kept",
+        "What was acknowledged behind a hole goes when a base stands for it.",
+        Edit(
+            "continues",
+            "any(part.holds(base) or part.before == base.history for part in index.kept)",
+            "False",
+        ),
+        directed(REBASE + "s0_3_records_stay_behind_a_base_that_stands_for_a_hole"),
+    ),
+    mutation(
+        "S1.5-cover-term",
+        "A replica whose log ends with a later term than its own stands in an earlier one.",
+        Edit("entry_of", "max(base.term, index.term)", "index.term"),
+        directed(REBASE + "s1_5_term_is_never_below_that_of_the_base"),
+    ),
+    mutation(
+        "S0.3-cover-judged",
+        "A base takes the place of a hole, whatever the log has acknowledged behind it.",
+        Edit("SnapshotParts.why_not_behind", "runner.hole is not None", "False"),
+        directed(ENDINGS + "hole_that_nobody_fills_is_covered_by_a_base_that_may_stand_for_it"),
+    ),
+    mutation(
+        "O6-cover",
+        "Two damaged replicas wait for a leader, with holes that everybody else trimmed.",
+        Edit("HoleRepairs._in_vain", "self.on_unfilled(repair.runner, now_ms)", "pass"),
+        directed(TRIMMED + "two_logs_lost_what_the_third_one_trimmed_and_no_leader_is_needed"),
+    ),
+    mutation(
+        "W6-cover",
+        "A witness with a hole begins behind the base of a replica that knows not what it needs.",
+        Edit("SnapshotReceiver.hole_unfilled", "runner.has_rows", "True"),
+        directed(ENDINGS + "witness_waits_for_a_leader_with_a_hole_that_nobody_fills"),
     ),
     mutation(
         "S0.3-rebase-forgotten",

@@ -101,7 +101,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.4-base-replaces",
         "A base replaces all that is in the log, records behind it that were acknowledged too.",
-        Edit("SegmentLog.rebase", "not index.holds(base)", "True"),
+        Edit("entry_of", "not continues(index, base)", "True"),
         TRIMMED,
     ),
     mutation(
@@ -184,7 +184,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.4-tail-stays",
         "Records of another term stay behind a base that is taken.",
-        Edit("SegmentLog.rebase", "not index.holds(base)", "False"),
+        Edit("entry_of", "not continues(index, base)", "False"),
         directed(LESSONS + "3_snapshot_over_a_divergent_tail_is_installed_once"),
     ),
     mutation(
@@ -214,8 +214,8 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A replica that lacks rows takes the leader's base, and nobody gives it the rows.",
         Edit(
             "takes_base",
-            "not lacking.lacks_rows and 0 < lacking.trimmed_to - 1 <= lacking.base_max",
-            "0 < lacking.trimmed_to - 1 <= lacking.base_max",
+            "not lacking.lacks_rows and (is_reached or lacking.is_unfilled)",
+            "is_reached or lacking.is_unfilled",
         ),
         directed(WORLDS + "base_is_taken_as_far_as_the_table_allows"),
     ),

@@ -124,9 +124,7 @@ ROLE_RULES: tuple[Mutation, ...] = (
     mutation(
         "W6-held",
         "A witness far behind lets go what it holds for a late voter.",
-        Edit(
-            "SnapshotReceiver.on_base", "self._parts.why_kept(transfer.runner, offer.seq)", "None"
-        ),
+        Edit("SnapshotParts.why_not_behind", "self.why_kept(runner, base.seq)", "None"),
         directed(ENDINGS + "offer_of_a_base_is_refused_by_a_witness_that_holds_more"),
     ),
     mutation(

@@ -91,6 +91,11 @@ class Receiving(Bench):
         }
         self.receiver.on_base(sender, BaseOffer(**{**fields, **changed}), self.now_ms)
 
+    def source(self) -> NodeId:
+        """The node that was asked."""
+        self.asked = self.receiver.transfers[CHANNEL].source
+        return self.asked
+
     def copying(self) -> None:
         """Two chunks were asked for."""
         self.asking()

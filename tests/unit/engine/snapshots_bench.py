@@ -128,6 +128,7 @@ class Bench:
 
     def __init__(self, *, rows_to: int = 0, **settings: Any) -> None:
         self.now_ms = 1_000
+        self.hole_stays: str | None = None
         self.did: list[str] = []
         """Steps of copies and tables, of the log and of the channel, in order."""
         self.sent: list[tuple[NodeId, Message]] = []
@@ -192,6 +193,7 @@ class Bench:
             ignores_peers=False,
             stopped_reason=None,
             has_rows=True,
+            hole=None,
             pause=lambda: self.did.append(f"pause {name}"),
             on_broken=lambda reason, now_ms: self.did.append(f"broken: {reason}"),
         )
@@ -219,6 +221,7 @@ class Bench:
             last_operation=lambda: self.last_operation,
             durable_operation=lambda: self.durable_operation,
             rebase=self._rebase,
+            why_hole_stays=lambda channel, base: self.hole_stays,
         )
 
     def outbox(self) -> SimpleNamespace:

@@ -61,6 +61,7 @@ class Bench:
             channel=CHANNEL,
             name="orders/3",
             hole=HOLE,
+            is_paused=False,
             elector=SimpleNamespace(term=Term(4), role=Role.FOLLOWER),
             core=SimpleNamespace(term=Term(4), leader_is_ready=False),
         )
@@ -360,3 +361,40 @@ def test_only_a_leader_that_committed_in_its_term_says_that_it_leads(
         bench.runner.elector.role = role
         bench.runner.core = SimpleNamespace(term=Term(6), leader_is_ready=is_ready)
     assert asked(bench, HOLE, BYTES_MAX).leader_term == told
+
+
+def test_hole_is_reported_as_unfilled_when_as_many_answers_as_nodes_held_nothing() -> None:
+    """S0.3: what all others trimmed was committed; silence and records are no such answers."""
+    bench, unfilled = Bench(), list[tuple[Any, int]]()
+    bench.repairs.on_unfilled = lambda runner, now_ms: unfilled.append((runner, now_ms))
+    question = bench.begin()
+    bench.answer(question.request_id, now_ms=10)
+    now_ms = 10 + PAUSE_MS
+    bench.repairs.on_timer(now_ms)
+    bench.take_question()
+    now_ms += ANSWER_TIMEOUT_MS
+    bench.repairs.on_timer(now_ms)
+    bench.left = REST
+    bench.answer(bench.take_question().request_id, one(5), one(6), now_ms=now_ms)
+    bench.answer(bench.take_question().request_id, now_ms=now_ms)
+    assert unfilled == []
+    bench.repairs.on_timer(now_ms + PAUSE_MS)
+    bench.answer(bench.take_question().request_id, now_ms=now_ms + PAUSE_MS)
+    assert unfilled == [(bench.runner, now_ms + PAUSE_MS)]
+
+
+def test_channel_that_is_about_to_begin_behind_a_base_is_left_alone() -> None:
+    """Its hole is going; and who paused it opens it anew."""
+    bench = Bench()
+    question = bench.begin()
+    bench.runner.is_paused = True
+    bench.answer(question.request_id, one(5))
+    assert bench.filled == []
+    bench.runner.is_paused = False
+    bench.repairs.on_timer(ANSWER_TIMEOUT_MS)
+    bench.left = None
+    bench.answer(bench.take_question().request_id, one(5), now_ms=ANSWER_TIMEOUT_MS)
+    bench.runner.is_paused = True
+    bench.repairs.on_durable(31)
+    assert bench.reopened == []
+    assert CHANNEL not in bench.repairs.open

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from raftstore.engine.deadlines import NEVER_MS
+from raftstore.protocol.node import Hole
 from raftstore.protocol.replica_snapshots import AskBase, AskReplicaSnapshot
-from raftstore.types import History, Seq
+from raftstore.types import History, Seq, Term, node_name
 from tests.unit.engine.receiver_bench import (
     BASE,
     GIVE_UP_MS,
@@ -20,6 +21,8 @@ from tests.unit.engine.snapshots_bench import (
     CHANNEL,
     SETTINGS,
 )
+
+HOLE = Hole(Seq(3), Seq(4), Term(1), ())
 
 # --- another leader, or no channel ----------------------------------------------------------------
 
@@ -247,6 +250,44 @@ def test_offer_of_a_base_is_refused_by_a_witness_that_holds_more(
     else:
         assert bench.failed().startswith("voters with rows are known to have what is up to seq")
         assert bench.done() == []
+
+
+def test_hole_that_nobody_fills_is_covered_by_a_base_that_may_stand_for_it() -> None:
+    """S0.3: the log says whether it may; who leads is no matter."""
+    bench = Receiving()
+    bench.mine.hole, bench.mine.core.lacks_rows = HOLE, False
+    bench.hole_stays = "nothing proves that"
+    bench.receiver.hole_unfilled(bench.mine, bench.now_ms)
+    bench.timer()
+    bench.barrier(40)
+    [question] = bench.said()
+    assert type(question) is AskBase
+    assert question.base_max == 40
+    bench.offer_base(bench.source())
+    assert bench.failed(node_name(bench.asked)) == "nothing proves that"
+    bench.timer(bench.due_ms)
+    bench.barrier(40)
+    [question] = bench.said()
+    assert type(question) is AskReplicaSnapshot, "the base may need a newer table"
+    changed = {"request_id": question.request_id, "snapshot_id": 0, "reason": "it has none"}
+    bench.offer(bench.source(), **changed)
+    assert [fields["reason"] for _, fields in bench.told()] == ["it has none"]
+    assert bench.due_ms == bench.now_ms + 2 * SETTINGS.retry_ms, "twice as long each time"
+    bench.timer(bench.due_ms)
+    bench.barrier(40)
+    [question] = bench.said()
+    bench.hole_stays, bench.durable_operation = None, 41
+    bench.offer_base(bench.source(), request_id=question.request_id)
+    assert bench.done() == ["pause orders/3", "rebase orders/3", "reopen orders/3"]
+    assert [name for name, _ in bench.told()] == ["hole_covered"]
+
+
+def test_witness_waits_for_a_leader_with_a_hole_that_nobody_fills() -> None:
+    """W6: a leader knows which of its records are needed."""
+    bench = Receiving()
+    bench.mine.hole, bench.mine.core.lacks_rows, bench.mine.has_rows = HOLE, False, False
+    bench.receiver.hole_unfilled(bench.mine, bench.now_ms)
+    assert bench.due_ms == NEVER_MS
 
 
 def test_base_that_was_not_asked_for_does_not_help_a_replica_without_rows() -> None:

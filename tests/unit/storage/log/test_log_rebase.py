@@ -21,7 +21,7 @@ from raftstore.storage.log.records import (
 from raftstore.storage.log.segment_log import SegmentLog
 from raftstore.testing.sim_files import ProcessEndedError
 from raftstore.testing.sim_log import SimLog
-from raftstore.types import History, Seq, Term
+from raftstore.types import History, NodeId, Seq, Term
 from tests.storage_helpers import (
     ALICE,
     CHANNEL,
@@ -387,3 +387,73 @@ def test_s0_3_channel_with_a_hole_keeps_its_records_but_for_a_base_beyond_them(
     log = open_log(tmp_path, segment_bytes=1 << 20)
     assert log.open_channel(CHANNEL).shortfall is None
     log.close()
+
+
+def with_a_hole(count: int) -> SimLog:
+    """A log of rows 1 to 8, of terms 1, 2 and 2 from 5 on, that lost the record ``count``."""
+    log = SimLog.new()
+    log.append(CHANNEL, SAME)
+    log.flush()
+    index = log._channels[CHANNEL]
+    index.lose_records_in(index.positions[count], index.positions[count] + 1)
+    return log
+
+
+SAME = [record(1), record(2, rows=2), record(4), record(5, term=2), record(6, rows=2, term=2)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_s0_3_records_stay_behind_a_base_that_stands_for_a_hole(count: int) -> None:
+    """What is held behind it was held together with what it stands for (S2.4): the replica has all
+    that it promised, now and after each start."""
+    log = with_a_hole(1)
+    assert log.open_channel(CHANNEL).hole is not None
+    base = base_of(SAME[:count])
+    assert log.why_hole_stays(CHANNEL, base) is None
+    log.rebase(CHANNEL, base)
+    log.flush()
+    for _ in range(2):
+        found = log.open_channel(CHANNEL)
+        assert (found.base, found.last_seq, found.shortfall, found.hole) == (base, 7, None, None)
+        assert behind(log) == [r.base_seq for r in SAME[count:]]
+        log.files.lose_power()
+        log = log.again()
+
+
+@pytest.mark.parametrize(
+    ("lost", "base", "reason"),
+    [
+        (1, base_of(SAME[:1]), "the log here lacks records up to 3"),
+        (1, base_of([record(1), record(2), record(3), record(4, rows=2)]), "nothing proves"),
+        (2, base_of([record(1, rows=6, term=1)]), "nothing proves"),
+        (2, base_of([record(1, rows=9, term=1)]), "nothing proves"),
+        (2, base_of([record(1, rows=5, term=3)]), None),
+        (2, base_of([record(1, rows=9, term=2)]), None),
+    ],
+)
+def test_s0_3_base_stands_for_a_hole_if_it_covers_all_that_was_promised(
+    lost: int, base: Base, reason: str | None
+) -> None:
+    """Or what is behind it is kept: else records go that were acknowledged (S6.4)."""
+    log = with_a_hole(lost)
+    found = log.why_hole_stays(CHANNEL, base)
+    assert (reason is None and found is None) or (reason or "-") in (found or "")
+    if reason is None:
+        log.rebase(CHANNEL, base)
+        assert log.open_channel(CHANNEL).shortfall is None
+        assert log.open_channel(CHANNEL).last_seq == base.seq
+    assert SimLog.new().why_hole_stays(CHANNEL, base) == "nothing is missing in the log here"
+
+
+@pytest.mark.parametrize(("voted_in", "vote"), [(2, None), (5, ALICE)])
+def test_s1_5_term_is_never_below_that_of_the_base(voted_in: int, vote: NodeId | None) -> None:
+    """Nobody leads who could have said it before; it never voted in it, nor in a later one."""
+    log = with_a_hole(1)
+    log.set_vote(CHANNEL, Term(voted_in), ALICE)
+    log.rebase(CHANNEL, base_of([record(1, rows=9, term=4)]))
+    log.flush()
+    for _ in range(2):
+        found = log.open_channel(CHANNEL)
+        assert (found.term, found.voted_for) == (max(voted_in, 4), vote)
+        log.files.lose_power()
+        log = log.again()
