@@ -6,7 +6,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from raftstore.ports.machine import Row, StateWrites
 from raftstore.protocol.batches import APPEND, TRUNCATE, ChannelPart, Manifest
 from raftstore.protocol.payload import Cell, encode_rows
 from raftstore.protocol.records import Record
@@ -17,6 +16,7 @@ from raftstore.protocol.staged import (
     encode_apply,
     encode_staged,
 )
+from raftstore.record_machine import Row, StateWrites
 from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.state_machines.batches.coordinator import apply_txn
 from raftstore.state_machines.batches.staging import (

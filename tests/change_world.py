@@ -66,8 +66,11 @@ class ChangeWorld:
     def open(self) -> None:
         """As at a start of the node."""
         tables = self.store.tables
-        applied = tables.open_channel(CHANNEL, TableMachine())
-        self.feed = ApplyFeed(self.log, tables, CHANNEL, applied, lambda reason: None)
+        machine = TableMachine()
+        applied = tables.open_channel(CHANNEL, machine)
+        self.feed = ApplyFeed(
+            self.log, tables, CHANNEL, applied, lambda reason: None, machine.pieces
+        )
         host: Any = SimpleNamespace(
             channels={
                 CHANNEL: SimpleNamespace(

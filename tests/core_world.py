@@ -39,7 +39,6 @@ from raftstore.engine.clock import Clock
 from raftstore.errors import Refusal
 from raftstore.ports.election import ElectionHost, Elector
 from raftstore.ports.log import EMPTY_BASE, Base, MessageLog, RecoveredChannel
-from raftstore.ports.machine import StateMachine
 from raftstore.ports.tables import Conflicts, TableStore
 from raftstore.ports.transport import Transport
 from raftstore.protocol.election import PreVote, PreVoteReply, RequestVote, VoteReply
@@ -47,6 +46,8 @@ from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import RemovedNotice, ReplicationMessage, StaleTerm
+from raftstore.record_machine import RecordMachine
+from raftstore.state_machines.table import TableMachine
 from raftstore.types import (
     FOUNDING_NUMBER,
     ChannelConfig,
@@ -253,7 +254,7 @@ class HeldTable:
         self._applied_seq = applied_seq
         self._queued: deque[list[Record]] = deque()
 
-    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+    def open_channel(self, channel: ChannelId, machine: RecordMachine) -> Seq:
         """How far it came before."""
         del channel, machine
         return self._applied_seq
@@ -405,7 +406,7 @@ class Node:
             channel=CHANNEL,
             name="t/0",
             creation_config=self.world.config,
-            machine=cast("StateMachine", None),
+            machine=TableMachine(),
             durability="fsync",
             number=self.number,
         )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from raftstore.machine import StateMachine
-from raftstore.ports.machine import DEFAULT_RULES, ApplyResult, MachineRules, MachineSource
 from raftstore.protocol.machines import Step, encode_command, encode_step
 from raftstore.protocol.records import Record
+from raftstore.record_machine import (
+    DEFAULT_RULES,
+    ApplyResult,
+    DictView,
+    KeptResult,
+    MachineRules,
+    MachineSource,
+    Row,
+)
 from raftstore.rows.sealing import unseal
-from raftstore.state_machines.machine_state import KeptResult, MachineHead, kept_result, read_head
+from raftstore.state_machines.machine_state import MachineHead, kept_result, read_head
 from raftstore.state_machines.state_keys import result_key
 from raftstore.state_machines.user_machine import UserMachine
 from raftstore.types import NO_GUID, Guid, RecordKind, Seq, Term, make_guid
@@ -46,21 +52,25 @@ class MachineBench:
         self.code = code or self.code
         self.user = self._opened()
 
-    # --- ports.RowsReader and StateReader ---------------------------------------------------------
+    def view(self) -> DictView:
+        """Rows and state as they are."""
+        rows = {key: Row(key, value, Seq(0)) for key, value in self.rows.items()}
+        view = DictView(rows, self.state)
+        view.range = self.range  # type: ignore[method-assign]
+        return view
+
+    # --- machine.StateView ------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a row."""
+        """The value of a key of the machine."""
         return self.rows.get(key)
 
-    def range(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Rows in order."""
+    def range(
+        self, start: bytes = b"", stop: bytes = b"", limit: int = 1000
+    ) -> list[tuple[bytes, bytes]]:
+        """Keys in order."""
         keys = sorted(key for key in self.rows if key >= start and (not stop or key < stop))
         return [(key, self.rows[key]) for key in keys[:limit]]
-
-    def scan(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """The state beside them in order."""
-        keys = sorted(key for key in self.state if start <= key < stop)
-        return [(key, self.state[key]) for key in keys[:limit]]
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -72,8 +82,7 @@ class MachineBench:
 
     def apply(self, record: Record) -> ApplyResult:
         """Apply it as a table store does: all of it in one batch, or nothing."""
-        state = _StateOf(self)
-        result = self.user.apply_command(record, self, state)
+        result = self.user.apply(record, self.view())
         if result.failure is None:
             _write(self.rows, ((k, v and unseal(k, v)) for k, v in result.writes))
             _write(self.state, result.state_writes)
@@ -111,12 +120,6 @@ class MachineBench:
         """The stored end of the command at a seq."""
         stored = self.state.get(result_key(seq))
         return None if stored is None else kept_result(stored)
-
-
-class _StateOf:
-    def __init__(self, bench: MachineBench) -> None:
-        self.get: Callable[[bytes], bytes | None] = bench.state.get
-        self.scan = bench.scan
 
 
 def _write(kept: dict[bytes, bytes], writes: object) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from raftstore.errors import StorageError
-from raftstore.ports.machine import ApplyResult
 from raftstore.ports.tables import Piece
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.records import Record
+from raftstore.record_machine import ApplyResult, RecordView
 from raftstore.rows.sealing import seal
+from raftstore.state_machines.batches.machines import StagingMachine as StagingPart
 from raftstore.state_machines.table import TableMachine
 from raftstore.types import ChannelId, RecordKind, Seq
 from tests.storage_helpers import CHANNEL, OTHER, record
@@ -20,18 +21,28 @@ SLICE_BYTES = 32
 """So few that every piece of the tests is several slices."""
 
 
-class StagingMachine(TableMachine):
-    """A table whose STAGED records count themselves in the state and answer with the number."""
+class CountingStaging(StagingPart):
+    """STAGED records count themselves in the state and answer with the number."""
 
     def first_needed(self, _state: Any) -> Seq | None:
         """Its chunks are no staged rows of anybody."""
         return None
 
-    def apply_state(self, staged: Record, _read: Any, state: Any) -> ApplyResult:
+    def apply(self, staged: Record, view: RecordView) -> ApplyResult:
+        state = view.state
         number = len(state.scan(b"\x02\x01", b"\x02\x02", 99))
         assert (state.get(b"\x02\x01%d" % number), state.get(b"\x03\x00")) == (None, b"%d" % number)
         writes = ((b"\x02\x01%d" % number, staged.payload), (b"\x03\x00", b"%d" % (number + 1)))
         return ApplyResult((), state_writes=writes, answer=b"%d" % number)
+
+
+class StagingMachine(TableMachine):
+    """A table with these staged rows."""
+
+    PARTS = (
+        CountingStaging(),
+        *(part for part in TableMachine.PARTS if not isinstance(part, StagingPart)),
+    )
 
 
 class LevelDbWorld(LevelDbBase):

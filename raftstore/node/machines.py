@@ -18,7 +18,7 @@ from typing import Any, Final
 from raftstore.errors import UnknownMachineError
 from raftstore.machine import StateMachine
 from raftstore.machine_lint import lint_machine
-from raftstore.ports.machine import DEFAULT_RULES, MachineRules, MachineSource
+from raftstore.record_machine import DEFAULT_RULES, MachineRules, MachineSource
 
 GROUP: Final = "raftstore.machines"
 """Of entry points that name state machines."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from raftstore.ports.machine import MachineStop, Row, StateMachine, StateReader, StateWrites
+from raftstore.ports.machine import MachineStop
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage, TableCopy
 from raftstore.protocol.records import Record
+from raftstore.record_machine import RecordMachine, Row, StateReader, StateWrites
 from raftstore.types import ChannelId, History, Seq
 
 
@@ -200,7 +201,7 @@ class TableStore(Protocol):
     serves nothing until they were all applied again (``unserved_until``).
     """
 
-    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+    def open_channel(self, channel: ChannelId, machine: RecordMachine) -> Seq:
         """Attach the channel's state machine; return the applied seq found in the store."""
 
     def applied_seq(self, channel: ChannelId) -> Seq:

@@ -29,7 +29,7 @@ LIFETIME_KINDS: Final = (
     RecordKind.EXPIRE,
 )
 """Kinds of records about rows that expire; a channel that had one applies all its records with an
-eye on lifetimes (``BatchMachine.apply_with_lifetimes``)."""
+eye on lifetimes (``state_machines.lifetimes``)."""
 WITH_TTL: Final = {
     RecordKind.ROWS: RecordKind.ROWS_WITH_TTL,
     RecordKind.CONDITIONAL: RecordKind.CONDITIONAL_WITH_TTL,

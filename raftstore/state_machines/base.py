@@ -1,18 +1,15 @@
-"""Common to all machines: records that change nothing, and records of unknown kinds."""
+"""Common to all machines: records that change nothing, and records that cannot be applied."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from raftstore.errors import CorruptRecordError, NewerFormatError
-from raftstore.ports.machine import ApplyResult
 from raftstore.protocol.records import Record
-from raftstore.types import RecordKind
+from raftstore.record_machine import ApplyResult
 
 NO_CHANGE: Final = ApplyResult(())
-"""Of records about the log itself: term starts and configurations."""
-
-SILENT_KINDS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
+"""Of records that leave rows and state as they are."""
 
 
 def refuse_kind(machine: str, record: Record) -> NewerFormatError:

@@ -9,23 +9,16 @@ bytes. Rows that depend on the record itself are made of what earlier ones hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
 from raftstore.errors import NewerFormatError
-from raftstore.ports.machine import ApplyResult, Kinds, Row, StateMachine, Way
-from raftstore.protocol.records import Record
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
 from raftstore.rows.schema_growth import is_grown_from
-from raftstore.rows.sealing import seal
-from raftstore.state_machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
 from raftstore.state_machines.catalog_entries import (
-    CATALOG_FORMAT,
     DURABILITY_FORMAT,
     EDITED_FORMAT,
     FIRST_FORMAT,
@@ -35,43 +28,21 @@ from raftstore.state_machines.catalog_entries import (
     SETTINGS_FORMAT,
     NodeEntry,
     decode_entry,
-    newer_format,
-    node_key,
 )
 from raftstore.state_machines.catalog_members import (
     DRAINING_PREFIX,
     RETIRED_PREFIX,
     TICKET_PREFIX,
-    AddTicket,
     DrainingEntry,
-    DrainNode,
-    JoinNode,
-    MembersCommand,
-    RemoveNode,
     RetiredEntry,
     TicketEntry,
-    apply_members,
-    retired_key,
-    row_of_left,
 )
 from raftstore.state_machines.catalog_rebalance import (
-    BeginRebalance,
-    CancelMoves,
-    EndRebalance,
     KnownRebalance,
-    RebalanceCommand,
-    SetSwitch,
-    SetThrottle,
-    StepMove,
-    TagNodeCommand,
-    apply_rebalance,
 )
 from raftstore.state_machines.catalog_replicas import (
     REPLICAS_PREFIX,
     ReplicaEntry,
-    ReplicasCommand,
-    apply_replicas,
-    replicas_key,
 )
 from raftstore.types import (
     ChannelConfig,
@@ -81,7 +52,6 @@ from raftstore.types import (
     MemberRole,
     NodeId,
     PartitionCount,
-    RecordKind,
     Seq,
     Small31,
     channel_id,
@@ -179,7 +149,7 @@ class DroppedEntry(msgspec.Struct, frozen=True):
     writers: tuple[tuple[str, str], ...] = ()
 
 
-class _CreateTable(msgspec.Struct, frozen=True, tag_field="op", tag="create_table"):
+class CreateTableCommand(msgspec.Struct, frozen=True, tag_field="op", tag="create_table"):
     """``entry`` holds the bytes of the TableEntry that are stored."""
 
     entry: bytes
@@ -187,7 +157,7 @@ class _CreateTable(msgspec.Struct, frozen=True, tag_field="op", tag="create_tabl
     format: Small31 = FIRST_FORMAT
 
 
-class _DropTable(msgspec.Struct, frozen=True, tag_field="op", tag="drop_table"):
+class DropTableCommand(msgspec.Struct, frozen=True, tag_field="op", tag="drop_table"):
     """``entry`` holds the bytes of the DroppedEntry that are stored."""
 
     name: str
@@ -196,7 +166,7 @@ class _DropTable(msgspec.Struct, frozen=True, tag_field="op", tag="drop_table"):
     format: Small31 = FIRST_FORMAT
 
 
-class _EditTable(msgspec.Struct, frozen=True, tag_field="op", tag="edit_table"):
+class EditTableCommand(msgspec.Struct, frozen=True, tag_field="op", tag="edit_table"):
     """``entry`` holds the bytes of the TableEntry that replace those written at ``base_seq``."""
 
     name: str
@@ -206,16 +176,14 @@ class _EditTable(msgspec.Struct, frozen=True, tag_field="op", tag="edit_table"):
     format: Small31 = EDITED_FORMAT
 
 
-class _RegisterNode(msgspec.Struct, frozen=True, tag_field="op", tag="register_node"):
+class RegisterNodeCommand(msgspec.Struct, frozen=True, tag_field="op", tag="register_node"):
     """``entry`` holds the bytes of the NodeEntry that are stored."""
 
     entry: bytes
     format: Small31 = FIRST_FORMAT
 
 
-_TableCommand = _CreateTable | _DropTable | _EditTable
-_Command = _TableCommand | _RegisterNode | MembersCommand | ReplicasCommand | RebalanceCommand
-_COMMANDS: Final = msgspec.msgpack.Decoder(_Command)
+TableCommand = CreateTableCommand | DropTableCommand | EditTableCommand
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -223,7 +191,7 @@ def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> b
     """Payload that creates a table if no table has its name (a compare-and-set on the name)."""
     number = max(entry.format, created_format(entry))
     entry = msgspec.structs.replace(entry, format=number)
-    return _encode(_CreateTable(_encode(entry), if_not_exists, number))
+    return _encode(CreateTableCommand(_encode(entry), if_not_exists, number))
 
 
 def created_format(entry: TableEntry) -> int:
@@ -239,7 +207,7 @@ def created_format(entry: TableEntry) -> int:
 
 def drop_table_command(name: str, uuid: bytes, writers: tuple[tuple[str, str], ...] = ()) -> bytes:
     """Payload that removes the table of this name if it still has this UUID."""
-    return _encode(_DropTable(name, uuid, _encode(DroppedEntry(name, writers=writers))))
+    return _encode(DropTableCommand(name, uuid, _encode(DroppedEntry(name, writers=writers))))
 
 
 def edit_table_command(entry: TableEntry, base_seq: Seq) -> bytes:
@@ -249,7 +217,7 @@ def edit_table_command(entry: TableEntry, base_seq: Seq) -> bytes:
     """
     number = edited_format(entry)
     edited = msgspec.structs.replace(entry, format=number, was_edited=True)
-    return _encode(_EditTable(entry.name, entry.uuid, _encode(edited), base_seq, number))
+    return _encode(EditTableCommand(entry.name, entry.uuid, _encode(edited), base_seq, number))
 
 
 def edited_format(entry: TableEntry) -> int:
@@ -262,130 +230,7 @@ def register_node_command(
 ) -> bytes:
     """Payload that enters a node, or changes what is known of one."""
     entry = NodeEntry(node, endpoint, level=level, failure_domain=failure_domain)
-    return _encode(_RegisterNode(_encode(entry)))
-
-
-class CatalogMachine(StateMachine):
-    """Applies commands to the catalog's rows.
-
-    A command that must not change anything (a lost compare-and-set) is a conflict, reported like
-    that of a conditional write: ``conflict_seq`` is the seq of the row in the way, 0 if absent.
-    """
-
-    KINDS: ClassVar[Kinds] = {RecordKind.COMMAND: Way.ROWS}
-
-    def apply(  # noqa: C901 - one arm per kind
-        self, record: Record, read: Callable[[bytes], Row | None]
-    ) -> ApplyResult:
-        """Compute the writes of one committed record; raise CorruptRecordError if unreadable."""
-        if record.kind in SILENT_KINDS:
-            return NO_CHANGE
-        if record.kind is not RecordKind.COMMAND:
-            raise refuse_kind("catalog", record)
-        try:
-            command: _Command = _COMMANDS.decode(record.payload)
-        except ValueError as error:  # of msgspec, or of a text that is no UTF-8
-            raise refuse_payload(record, error) from error
-        if command.format > CATALOG_FORMAT:
-            raise newer_format(command.format)
-        match command:
-            case _CreateTable():
-                return _create_table(command, read)
-            case _DropTable():
-                return _drop_table(command, read)
-            case _EditTable():
-                return _edit_table(command, read)
-            case _RegisterNode():
-                return _register_node(command, read)
-            case AddTicket() | JoinNode() | DrainNode() | RemoveNode():
-                return apply_members(command, record, read)
-            case TagNodeCommand() | SetThrottle() | SetSwitch() | BeginRebalance():
-                return apply_rebalance(command, record, read)
-            case StepMove() | CancelMoves() | EndRebalance():
-                return apply_rebalance(command, record, read)
-            case _:
-                return apply_replicas(command, record, read, partial(_founding, read))
-
-    @staticmethod
-    def table_key(name: str) -> bytes:
-        """Key of the row of a table."""
-        return TABLE_PREFIX + name.encode()
-
-    @staticmethod
-    def node_key(name: str) -> bytes:
-        """Key of the row of a node."""
-        return node_key(name)
-
-
-def _create_table(command: _CreateTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
-    entry = decode_entry(command.entry, TableEntry)
-    key = CatalogMachine.table_key(entry.name)
-    # S0.8: creating is a compare-and-set on the name.
-    if (row := read(key)) is not None:
-        existing = decode_entry(row.value, TableEntry)
-        if existing.uuid == entry.uuid:
-            return NO_CHANGE
-        if command.if_not_exists and existing.same_definition(entry):
-            return NO_CHANGE
-        return ApplyResult((), conflict_seq=row.seq)
-    # S0.8: the UUID of a dropped table never serves again.
-    if (dropped := read(DROPPED_PREFIX + entry.uuid)) is not None:
-        return ApplyResult((), conflict_seq=dropped.seq)
-    # M27: a copy of the catalog that does not know yet who drains or has left may have placed it.
-    if (left := row_of_left(chain(*entry.placement), read, drains=True)) is not None:
-        return ApplyResult((), conflict_seq=left.seq)
-    return ApplyResult(((key, seal(key, command.entry)),))
-
-
-def _drop_table(command: _DropTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
-    key = CatalogMachine.table_key(command.name)
-    row = read(key)
-    if row is None or decode_entry(row.value, TableEntry).uuid != command.uuid:
-        return ApplyResult((), conflict_seq=Seq(0) if row is None else row.seq)
-    tomb = DROPPED_PREFIX + command.uuid
-    channels = decode_entry(row.value, TableEntry).channels
-    orders = (each for each in map(replicas_key, channels) if read(each) is not None)
-    gone = tuple((each, None) for each in (key, *orders))
-    return ApplyResult((*gone, (tomb, seal(tomb, command.entry))))
-
-
-def _founding(
-    read: Callable[[bytes], Row | None], name: str, channel: ChannelId
-) -> Row | tuple[NodeId, ...]:
-    """Replicas with which a channel of the table of this name was created; else its row, if any."""
-    row = read(CatalogMachine.table_key(name))
-    if row is None:
-        return ()
-    entry = decode_entry(row.value, TableEntry)
-    if not entry.has_channel(channel):
-        return row
-    return tuple(entry.placement[channel_partition(channel)])
-
-
-def _edit_table(command: _EditTable, read: Callable[[bytes], Row | None]) -> ApplyResult:
-    key = CatalogMachine.table_key(command.name)
-    row = read(key)
-    # S0.8: a compare-and-set; another table of the name, or a newer entry, is not touched.
-    if (
-        row is None
-        or row.seq != command.base_seq
-        or decode_entry(row.value, TableEntry).uuid != command.uuid
-    ):
-        return ApplyResult((), conflict_seq=Seq(0) if row is None else row.seq)
-    return ApplyResult(((key, seal(key, command.entry)),))
-
-
-def _register_node(command: _RegisterNode, read: Callable[[bytes], Row | None]) -> ApplyResult:
-    entry = decode_entry(command.entry, NodeEntry)
-    key = CatalogMachine.node_key(node_name(entry.node))
-    row = read(key)
-    # S0.1: a name with another store UUID is another node; it may not take this one's place.
-    if row is not None and decode_entry(row.value, NodeEntry).node != entry.node:
-        return ApplyResult((), conflict_seq=row.seq)
-    # S0.1: nor does one that was retired come back.
-    if (left := read(retired_key(entry.node))) is not None:
-        return ApplyResult((), conflict_seq=left.seq)
-    return ApplyResult(((key, seal(key, command.entry)),))
+    return _encode(RegisterNodeCommand(_encode(entry)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.rebalance import MoveState, NodeTag, WantedMove
 from raftstore.protocol.records import Record
+from raftstore.record_machine import ApplyResult, Row
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE
 from raftstore.state_machines.catalog_entries import (

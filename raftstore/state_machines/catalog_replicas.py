@@ -15,8 +15,8 @@ import msgspec
 
 from raftstore.config import REPLICAS_MAX
 from raftstore.core.membership import has_rows_enough
-from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.records import Record
+from raftstore.record_machine import ApplyResult, Row
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE
 from raftstore.state_machines.catalog_entries import MEMBERS_FORMAT, decode_entry

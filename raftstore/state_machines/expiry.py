@@ -24,10 +24,10 @@ from typing import Final
 import msgspec
 
 from raftstore.config import KIB
-from raftstore.ports.machine import ApplyResult, Row, StateReader, is_expired
 from raftstore.protocol.lifetimes import decode_expire
 from raftstore.protocol.payload import Cell
 from raftstore.protocol.records import Record
+from raftstore.record_machine import ApplyResult, Row, StateReader, is_expired
 from raftstore.state_machines.outcomes import bits_outcome
 from raftstore.state_machines.state_keys import CHANNEL_TIME, EXPIRIES, packed, unpacked
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from raftstore.ports.machine import MachineRules, StateReader
+from raftstore.record_machine import KeptResult, MachineRules, StateReader
 from raftstore.state_machines.state_keys import (
     MACHINE_HEAD,
     RESULTS,
@@ -49,15 +49,6 @@ class MachineHead(msgspec.Struct, frozen=True):
     journal: Count63 = 0
     """Commands kept behind it."""
     journal_bytes: Count63 = 0
-
-
-class KeptResult(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a command: a result, a rejection, or that it was skipped."""
-
-    result: bytes = b""
-    is_rejected: bool = False
-    reason: str = ""
-    is_skipped: bool = False
 
 
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):

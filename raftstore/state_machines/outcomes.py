@@ -19,9 +19,9 @@ from typing import Final, cast
 import msgspec
 
 from raftstore.config import MIB
-from raftstore.ports.machine import StateReader
 from raftstore.protocol.payload import Cell, decode_rows, encode_rows
 from raftstore.protocol.staged import INSERT, MERGE
+from raftstore.record_machine import StateReader
 from raftstore.state_machines.state_keys import outcome_key, packed, read_state, unpacked
 
 PIECE_BYTES_MAX: Final = 1 * MIB

@@ -36,7 +36,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from raftstore.errors import CorruptRecordError, NewerFormatError
-from raftstore.ports.machine import StateReader
+from raftstore.record_machine import StateReader
 from raftstore.types import Seq
 
 STAGING: Final = b"\x02"

@@ -12,15 +12,21 @@ hash, and a reader below that seq is refused by every replica, never led past wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from raftstore.config import MIB
 from raftstore.errors import DecodeError
-from raftstore.ports.machine import StateReader, StateWrites
 from raftstore.protocol.records import Record
 from raftstore.protocol.trimming import OUTCOMES_MAX, decode_trim
+from raftstore.record_machine import (
+    ApplyResult,
+    RecordMachine,
+    RecordView,
+    StateReader,
+    StateWrites,
+)
 from raftstore.state_machines.base import refuse_payload
 from raftstore.state_machines.state_keys import (
     APPLIED_BATCHES,
@@ -32,7 +38,7 @@ from raftstore.state_machines.state_keys import (
     seq_of_outcome,
     unpacked,
 )
-from raftstore.types import Seq
+from raftstore.types import RecordKind, Seq
 
 SCANNED_BYTES_MAX: Final = 2 * MIB
 """Bytes of outcomes that a leader reads to name them, but for the last scan."""
@@ -48,6 +54,16 @@ class Trimmed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Outcomes of records up to this seq are answered to nobody any more."""
 
     seq: int
+
+
+class OutcomesMachine(RecordMachine):
+    """The part of a table's machine that removes old outcomes."""
+
+    KINDS: ClassVar = frozenset({RecordKind.TRIM_OUTCOMES})
+
+    def apply(self, record: Record, view: RecordView) -> ApplyResult:
+        """Remove what the record names."""
+        return ApplyResult((), state_writes=trim_outcomes(record, view.state))
 
 
 def trimmed_to(get: Callable[[bytes], bytes | None]) -> Seq:

@@ -36,28 +36,32 @@ from raftstore.machine import (
     StateView,
 )
 from raftstore.machine import StateMachine as UserStateMachine
-from raftstore.ports.machine import (
+from raftstore.protocol.machines import (
+    MachineStep,
+    Step,
+    check_command,
+    decode_command,
+    decode_step,
+)
+from raftstore.protocol.records import Record
+from raftstore.record_machine import (
     DEFAULT_RULES,
     ApplyResult,
-    Kinds,
+    CommandMachine,
+    KeptResult,
     MachineRules,
     MachineSource,
-    Row,
-    RowsReader,
-    StateMachine,
+    RecordView,
     StateReader,
-    Way,
 )
-from raftstore.protocol.machines import MachineStep, Step, decode_command, decode_step
-from raftstore.protocol.records import Record
 from raftstore.rows.sealing import seal
-from raftstore.state_machines.base import NO_CHANGE, SILENT_KINDS, refuse_kind, refuse_payload
+from raftstore.state_machines.base import NO_CHANGE, refuse_kind, refuse_payload
 from raftstore.state_machines.machine_state import (
     SCANNED_AT_ONCE,
     JournalEntry,
-    KeptResult,
     MachineHead,
     Results,
+    kept_result,
     read_head,
     read_result,
 )
@@ -70,6 +74,7 @@ from raftstore.state_machines.state_keys import (
     journal_key,
     machine_chunk_key,
     packed,
+    result_key,
     unpacked,
 )
 from raftstore.types import Guid, RecordKind, Seq, Term
@@ -88,8 +93,8 @@ class _FailedError(Exception):
 class CommandState:
     """machine.State of one command: over the rows, with what the command wrote itself."""
 
-    def __init__(self, rows: RowsReader) -> None:
-        self._rows = rows
+    def __init__(self, view: RecordView) -> None:
+        self._view = view
         self.written: dict[bytes, bytes | None] = {}
         self.broken: StorageError | None = None
         """What a read of the table raised, whatever the machine made of it."""
@@ -106,10 +111,11 @@ class CommandState:
         if key in self.written:
             return self.written[key]
         try:
-            return self._rows.get(key)
+            row = self._view.row(key)
         except StorageError as error:
             self.broken = error
             raise
+        return None if row is None else row.value
 
     def range(
         self, start: bytes = b"", stop: bytes = b"", *, limit: int = 1000
@@ -132,7 +138,7 @@ class CommandState:
         while more:
             self._check()
             try:
-                found = self._rows.range(start, stop, RANGE_ROWS)
+                found = self._view.range(start, stop, RANGE_ROWS)
             except StorageError as error:
                 self.broken = error
                 raise
@@ -200,13 +206,12 @@ class NoState:
         raise SchemaError(f"a MemoryMachine keeps its state in itself, not under {key!r:.80}")
 
 
-class UserMachine(StateMachine):
+class UserMachine(CommandMachine):
     """The machine of one replica of one partition; all but the constructor on the apply thread."""
 
-    KINDS: ClassVar[Kinds] = {
-        RecordKind.MACHINE_COMMAND: Way.COMMAND,
-        RecordKind.MACHINE_STEP: Way.COMMAND,
-    }
+    LABEL: ClassVar = "channel set"
+    KINDS: ClassVar = frozenset({RecordKind.MACHINE_COMMAND, RecordKind.MACHINE_STEP})
+    REREADS: ClassVar = True
 
     def __init__(
         self,
@@ -238,30 +243,43 @@ class UserMachine(StateMachine):
         """The command at this seq is to become nothing."""
         self._skips.add(seq)
 
-    def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
-        """Refuse what no channel set has: tables' records would be applied by nobody."""
-        del read
-        if record.kind in SILENT_KINDS:
-            return NO_CHANGE
-        raise refuse_kind("channel set", record)
+    def check(self, kind: RecordKind, payload: bytes, rows: int) -> None:
+        """Raise DecodeError unless a client may have this record applied."""
+        check_command(kind, payload, rows)
 
-    def apply_command(self, record: Record, rows: RowsReader, state: StateReader) -> ApplyResult:
+    def apply(self, record: Record, view: RecordView) -> ApplyResult:
         """Compute what a command or a step changes; ``failure`` says why nothing can be applied."""
+        if record.kind not in self.KINDS:
+            raise refuse_kind(self.LABEL, record)
         try:
-            machine, head = self._ready(state)
+            machine, head = self._ready(view.state)
             if record.kind is RecordKind.MACHINE_STEP:
-                return self._step(decode_step(record.payload), record, head, state)
+                return self._step(decode_step(record.payload), record, head, view.state)
             source = self._source
             assert source is not None, "the machine was made of it"
             if source.version < head.version or source.oldest_version > head.version:
                 return ApplyResult((), failure=_version_lacking(source, head.version))
-            return self._command(machine, head, record, rows, state)
+            return self._command(machine, head, record, view)
         except DecodeError as error:
             raise refuse_payload(record, error) from error
         except _FailedError as failed:
             # What it remembers may be of the command that failed.
             self.forget()
             return ApplyResult((), failure=str(failed))
+
+    def version_in_force(self, get: Callable[[bytes], bytes | None]) -> int:
+        """The version by which the next command is applied."""
+        head = read_head(get)
+        return self._first_version if head is None else head.version
+
+    def end_of(self, answer: bytes) -> KeptResult:
+        """The end of a command as ``ApplyResult.answer`` has it."""
+        return kept_result(answer)
+
+    def kept_end(self, seq: Seq, get: Callable[[bytes], bytes | None]) -> KeptResult | None:
+        """The end of the command at a seq as the state keeps it; None: it is kept no longer."""
+        stored = get(result_key(seq))
+        return None if stored is None else kept_result(stored)
 
     @property
     def is_in_memory(self) -> bool:
@@ -275,7 +293,7 @@ class UserMachine(StateMachine):
         return self._is_in_memory
 
     def query(
-        self, key: bytes, request: bytes, view: StateView, head: MachineHead | None
+        self, key: bytes, request: bytes, view: StateView, get: Callable[[bytes], bytes | None]
     ) -> KeptResult:
         """Ask a machine with its state on the disk, whatever thread it is; a request that it
         refuses is rejected, and an error of it is a RejectedError's kind of answer, too."""
@@ -285,7 +303,7 @@ class UserMachine(StateMachine):
             raise
         except BaseException as error:  # noqa: BLE001 - the code is somebody else's
             return KeptResult(is_rejected=True, reason=_what(error))
-        return self._ask(machine, key, request, view, head)
+        return self._ask(machine, key, request, view, read_head(get))
 
     def query_memory(self, key: bytes, request: bytes, state: StateReader) -> KeptResult:
         """Ask a machine in memory, between commands; raises nothing."""
@@ -388,11 +406,10 @@ class UserMachine(StateMachine):
         machine: UserStateMachine,
         head: MachineHead,
         record: Record,
-        rows: RowsReader,
-        state: StateReader,
+        view: RecordView,
     ) -> ApplyResult:
         seq, in_memory = record.last_seq, isinstance(machine, MemoryMachine)
-        changes = NoState() if in_memory else CommandState(rows)
+        changes = NoState() if in_memory else CommandState(view)
         if seq in self._skips:
             kept = KeptResult(
                 is_rejected=True, reason="an operator had it skipped", is_skipped=True
@@ -402,7 +419,7 @@ class UserMachine(StateMachine):
         if isinstance(changes, CommandState):
             changes.end()
         head = replace(head, commands=head.commands + 1, time_ms=record.timestamp_ms)
-        head, beside = self._results.put(head, seq, kept, state)
+        head, beside = self._results.put(head, seq, kept, view.state)
         writes: Iterable[tuple[bytes, bytes | None]] = ()
         # A command that is rejected leaves nothing but its result.
         if isinstance(changes, CommandState) and not kept.is_rejected:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import ClassVar
 
-from raftstore.ports.machine import ApplyResult, Row, StateMachine
+from raftstore.protocol.payload import check_payload
 from raftstore.protocol.records import Record
+from raftstore.protocol.staged import check_staged
+from raftstore.record_machine import ApplyResult, RecordMachine, RecordView
 from raftstore.state_machines.base import NO_CHANGE
+from raftstore.types import RecordKind
 
 
-class WitnessMachine(StateMachine):
+class WitnessMachine(RecordMachine):
     """The table store keeps the applied position, and nothing else comes into the table.
 
-    It is no ``BatchMachine``: batches are applied by those who have their rows.
+    Whatever the channel is of, it is given all records, and none of them in pieces: those are
+    written by replicas that have the rows.
     """
 
-    def apply(self, record: Record, read: Callable[[bytes], Row | None]) -> ApplyResult:
+    HOLDS_ROWS: ClassVar = False
+
+    def apply(self, record: Record, view: RecordView) -> ApplyResult:
         """Change nothing, whatever is committed."""
-        del record, read
+        del record, view
         return NO_CHANGE
+
+    def check(self, kind: RecordKind, payload: bytes, rows: int) -> None:
+        """Raise DecodeError or CorruptRecordError where the other replicas could not apply it."""
+        if kind is RecordKind.STAGED:
+            check_staged(payload, rows)
+        else:
+            check_payload(kind, payload, rows)

@@ -10,16 +10,16 @@ does not own any protocol code: what runs here is what runs in a node.
 ``simulate`` runs one world of the library's own table. ``run_machine`` runs a state machine of
 your own, as in this test of one that adds numbers up::
 
-    from raftstore.ports.machine import ApplyResult
+    from raftstore.record_machine import ApplyResult, RecordMachine
     from raftstore.rows.sealing import seal
     from raftstore.testing import rows_of, run_machine
 
 
-    class Sums:
-        def apply(self, record, read):
+    class Sums(RecordMachine):
+        def apply(self, record, view):
             writes = []
             for key, added in rows_of(record):
-                row = read(key)
+                row = view.row(key)
                 total = int(added) + (int(row.value) if row else 0)
                 writes.append((key, seal(key, b"%d" % total)))
             return ApplyResult(writes)

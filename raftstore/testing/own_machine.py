@@ -13,13 +13,12 @@ from dataclasses import replace
 
 from raftstore.client.writes.kinds import Write as Publication
 from raftstore.errors import RequestError
-from raftstore.ports.machine import StateMachine
 from raftstore.protocol.message import Message
 from raftstore.protocol.payload import decode_rows, encode_rows
 from raftstore.protocol.publish import PubAck, PubMsg
 from raftstore.protocol.records import Record
+from raftstore.record_machine import RecordMachine
 from raftstore.rows.sealing import seal, unseal
-from raftstore.state_machines.table import TableMachine
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions, draw_options
@@ -47,7 +46,7 @@ def rows_of(record: Record) -> list[tuple[bytes, bytes | None]]:
 
 
 def run_machine(
-    machine: Callable[[], StateMachine],
+    machine: Callable[[], RecordMachine],
     writes: Iterable[Write],
     *,
     seed: int = 1,
@@ -67,20 +66,20 @@ def run_machine(
 class _MachineTables(SimTables):
     """Tables whose rows are computed by somebody else's machine."""
 
-    def __init__(self, make: Callable[[], StateMachine]) -> None:
+    def __init__(self, make: Callable[[], RecordMachine]) -> None:
         super().__init__()
         self._make = make
 
-    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+    def open_channel(self, channel: ChannelId, machine: RecordMachine) -> Seq:
         """As always, but for the machine of channels that hold a table."""
-        is_table = isinstance(machine, TableMachine)
+        is_table = RecordKind.ROWS in machine.kinds()
         return super().open_channel(channel, self._make() if is_table else machine)
 
 
 class _MachineWorld:
     """One cluster with one table, written to by one publisher."""
 
-    def __init__(self, machine: Callable[[], StateMachine], options: SimOptions) -> None:
+    def __init__(self, machine: Callable[[], RecordMachine], options: SimOptions) -> None:
         self._cluster = SimCluster(options, make_tables=lambda: _MachineTables(machine))
         self._nemesis = Nemesis(self._cluster, options)
         own_rng = random.Random(f"publisher {options.seed}")

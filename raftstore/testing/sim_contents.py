@@ -6,9 +6,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from raftstore.errors import CorruptRecordError
-from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.table_copy import Pair
 from raftstore.ports.tables import Page
+from raftstore.record_machine import Row, is_expired
 from raftstore.rows.sealing import check_seal, seal, unseal
 from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.keys import (

@@ -103,16 +103,15 @@ class SimState:
         return self._contents.state_between(start, stop, limit)
 
 
-class SimRows:
-    """ports.RowsReader of one channel."""
+class SimView:
+    """record_machine.RecordView of one channel."""
+
+    time_ms = 0
 
     def __init__(self, contents: SimContents) -> None:
+        self.state = SimState(contents)
+        self.row = contents.get
         self._contents = contents
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a row."""
-        row = self._contents.get(key)
-        return None if row is None else row.value
 
     def range(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` keys and values of [start, stop)."""

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from raftstore.ports.machine import ApplyResult, MachineStop, Row, StateMachine
+from raftstore.ports.machine import MachineStop
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
     Answers,
@@ -30,6 +30,7 @@ from raftstore.ports.tables import (
     ReadDone,
 )
 from raftstore.protocol.records import Record
+from raftstore.record_machine import ApplyResult, RecordMachine, Row
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.applied_channel import AppliedChannel
@@ -38,8 +39,8 @@ from raftstore.storage.tables.pieces import Change, index_of_row, rows_of_piece
 from raftstore.testing.sim_contents import SimContents, is_sealed
 from raftstore.testing.sim_copies import SimCopies, SimCopy, Staged
 from raftstore.testing.sim_failpoints import nobody_dies
-from raftstore.testing.sim_snapshots import SimRows, SimSnapshot, SimState
-from raftstore.types import EMPTY_HISTORY, ChannelId, History, RecordKind, Seq
+from raftstore.testing.sim_snapshots import SimSnapshot, SimState, SimView
+from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
 UNSYNCED_APPLIES_MAX: Final = 256
 """Atomic batches that a crash may take back: what LevelDB's memory buffers stand for."""
@@ -48,8 +49,6 @@ SLICE_ROWS: Final = 8
 TRUNCATED_ROWS: Final = 32
 """Rows that one piece removes."""
 NO_EXPIRY: Final[Mapping[bytes, int]] = {}
-
-_STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
 
 
 class _SimTable(SimContents):
@@ -109,7 +108,7 @@ class SimTables:
 
     # --- TableStore -------------------------------------------------------------------------------
 
-    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+    def open_channel(self, channel: ChannelId, machine: RecordMachine) -> Seq:
         """Attach the channel's state machine; return the applied seq found in the store."""
         table = self._tables.setdefault(channel, _SimTable())
         table.stop()
@@ -257,8 +256,8 @@ class SimTables:
     def base_max(self, channel: ChannelId) -> Seq:
         """The highest base that the channel's log may have beside what is applied."""
         table = self._tables[channel]
-        shown, machine = table.shown, table.opened.batches
-        needed = None if machine is None else machine.first_needed(SimState(shown))
+        shown = table.shown
+        needed = table.opened.machine.first_needed(SimState(shown))
         applied = shown.applied.seq
         return applied if needed is None else Seq(min(applied, needed - 1))
 
@@ -471,13 +470,10 @@ class SimTables:
     # --- atomic batches ---------------------------------------------------------------------------
 
     def _apply_record(self, table: _SimTable, record: Record) -> ApplyResult | None:
-        result = None
         writes: Iterable[tuple[bytes, bytes | None]] = ()
-        if record.kind not in _STATELESS:
-            opened = table.opened
-            result = opened.compute(
-                record, table.get, lambda: SimState(table), lambda: SimRows(table)
-            )
+        opened = table.opened
+        result = opened.compute(record, SimView(table))
+        if result is not None:
             if result.failure is not None:
                 opened.stop = MachineStop(
                     record.last_seq, record.guid, result.failure, result.differs

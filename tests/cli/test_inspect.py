@@ -27,7 +27,8 @@ from raftstore.errors import (
 from raftstore.protocol.records import Record
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.state_machines.catalog import CatalogMachine, TableEntry, create_table_command
+from raftstore.state_machines.catalog import TableEntry, create_table_command
+from raftstore.state_machines.catalog_machine import CatalogMachine
 from raftstore.state_machines.expiry import stored_time
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.identity import MARKER_NAME

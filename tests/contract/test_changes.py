@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from raftstore.config import ReadSettings
 from raftstore.errors import Refusal, StorageError, UnavailableError
-from raftstore.ports.machine import ApplyResult
 from raftstore.protocol.staged import INSERT, MERGE, UPSERT
+from raftstore.record_machine import ApplyResult
 from raftstore.state_machines import outcomes
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables import pieces as pieces_module
@@ -303,8 +303,8 @@ def test_contents_hash_the_same_for_all_writers_of_outcomes(
     """A store that an older version filled has none, and its rows are no others."""
 
     class Older(TableMachine):
-        def apply(self, one: Any, read: Any) -> ApplyResult:
-            return ApplyResult(list(super().apply(one, read).writes))
+        def apply(self, one: Any, view: Any) -> ApplyResult:
+            return ApplyResult(list(super().apply(one, view).writes))
 
     world, older = new_world(), new_world()
     held = world.put_if(b"a", b"a", 0)

@@ -13,11 +13,11 @@ from hashlib import blake2b
 
 from msgspec import structs
 
-from raftstore.ports.machine import StateWrites
 from raftstore.protocol.batches import APPEND, TRUNCATE, BeginBatch, ChannelPart, Manifest
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply, encode_staged
+from raftstore.record_machine import StateWrites
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.batches.coordinator import apply_txn, judge_begin
 from raftstore.state_machines.batches.staging import (

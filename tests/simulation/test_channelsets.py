@@ -18,11 +18,12 @@ from raftstore.errors import (
     UnknownMachineError,
 )
 from raftstore.machine import MemoryMachine, StateMachine
-from raftstore.ports.machine import MachineRules, MachineSource, NoMachines
+from raftstore.ports.machine import NoMachines
 from raftstore.protocol.machines import CommandAck, SkipCommand, encode_command
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
+from raftstore.record_machine import MachineRules, MachineSource
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.machine_state import read_head
 from raftstore.testing.nemesis import Nemesis

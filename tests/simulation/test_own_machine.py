@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import raftstore.testing
-from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.records import Record
+from raftstore.record_machine import ApplyResult, RecordMachine, RecordView
 from raftstore.rows.sealing import seal
 from raftstore.testing import SimOptions, rows_of, run_machine
 from raftstore.testing.invariants import InvariantError
 
-Read = Callable[[bytes], Row | None]
-
 WRITES = [{b"k%d" % (number % 5): b"%d" % number} for number in range(40)]
 
 
-class Newest:
+class Newest(RecordMachine):
     """Keeps what was written last."""
 
-    def apply(self, record: Record, read: Read) -> ApplyResult:
+    def apply(self, record: Record, view: RecordView) -> ApplyResult:
         """Write what the record says."""
-        del read
+        del view
         pairs = rows_of(record)
         return ApplyResult([(key, None if v is None else seal(key, v)) for key, v in pairs])
 
@@ -55,8 +53,8 @@ def test_machine_that_is_no_function_of_its_rows_is_found_out() -> None:
         def __init__(self) -> None:
             self.applied = 0
 
-        def apply(self, record: Record, read: Read) -> ApplyResult:
-            del read
+        def apply(self, record: Record, view: RecordView) -> ApplyResult:
+            del view
             self.applied += 1
             text = b"%d" % self.applied
             return ApplyResult([(key, seal(key, text)) for key, _ in rows_of(record)])
@@ -76,8 +74,8 @@ def test_machine_that_depends_on_its_replica_is_found_out() -> None:
         def __init__(self) -> None:
             self.name = b"%d" % next(names)
 
-        def apply(self, record: Record, read: Read) -> ApplyResult:
-            del read
+        def apply(self, record: Record, view: RecordView) -> ApplyResult:
+            del view
             return ApplyResult([(key, seal(key, self.name)) for key, _ in rows_of(record)])
 
     with pytest.raises(InvariantError, match="replicas differ"):

@@ -29,11 +29,11 @@ from raftstore.errors import (
     StoreTooOldError,
     UnknownTableError,
 )
-from raftstore.ports.machine import Row
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.batches import BeginBatch, ChannelPart, CommitBatch, WriterView
 from raftstore.protocol.payload import decode_rows
 from raftstore.protocol.staged import UPSERT, ChunkHeader, encode_staged
+from raftstore.record_machine import Row
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.schema_growth import grown_schema

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from raftstore.ports.machine import Row
 from raftstore.protocol.batches import APPEND, TRUNCATE, BeginBatch, CommitBatch, Manifest
 from raftstore.protocol.staged import BatchApply, ChunkHeader
+from raftstore.record_machine import Row
 from raftstore.state_machines.batches.coordinator import judge_begin, judge_commit
 from raftstore.state_machines.batches.staging import ApplyPlan, Broken, part_of
 from raftstore.state_machines.batches.txn_records import (

@@ -11,9 +11,9 @@ from jepsen_like.target.timed_rows import span_of, time_behind, without_ttl
 from jepsen_like.workload.base import Committed
 from raftstore.config import StorageSettings
 from raftstore.core.batches import mark_of
-from raftstore.ports.machine import is_expired
 from raftstore.protocol.payload import decode_conditional, decode_rows
 from raftstore.protocol.records import Record
+from raftstore.record_machine import is_expired
 from raftstore.rows.keys import decode_key
 from raftstore.rows.sealing import unseal
 from raftstore.rows.values import ValueCodec

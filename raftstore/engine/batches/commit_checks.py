@@ -20,8 +20,8 @@ from typing import Final
 from raftstore.config import BatchSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.errors import BatchIncompleteError, SchemaError, WriterFencedError
-from raftstore.ports.machine import StateReader
 from raftstore.protocol.batches import AskStaged, ChannelPart, CommitBatch
+from raftstore.record_machine import StateReader
 from raftstore.state_machines.batches.coordinator import manifest_fault
 from raftstore.state_machines.batches.txn_records import Verdict
 from raftstore.state_machines.batches.txn_state import read_table

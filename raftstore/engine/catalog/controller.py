@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 
 from raftstore.core.events import TargetKnown
 from raftstore.engine.catalog.config_reports import ConfigReports
@@ -53,20 +52,24 @@ from raftstore.policy.levels import (
     why_kind_is_too_new,
 )
 from raftstore.policy.metadata_members import metadata_target
-from raftstore.ports.machine import Machines, StateMachine
+from raftstore.ports.machine import Machines
 from raftstore.ports.tables import Answers
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubReject
+from raftstore.record_machine import RecordMachine
 from raftstore.state_machines.catalog import (
     Catalog,
-    CatalogMachine,
     TableEntry,
     register_node_command,
 )
 from raftstore.state_machines.catalog_entries import NodeEntry
-from raftstore.state_machines.table import TableMachine
-from raftstore.state_machines.user_machine import UserMachine
-from raftstore.state_machines.witness import WitnessMachine
+from raftstore.state_machines.registry import (
+    CATALOG,
+    TABLE,
+    WITNESS,
+    MachinePlace,
+    make_machine,
+)
 from raftstore.types import (
     FOUNDING_NUMBER,
     ChangeTarget,
@@ -241,7 +244,7 @@ class CatalogController:
         self._registry.open(
             self.metadata_channel,
             METADATA_NAME,
-            CatalogMachine(),
+            make_machine(CATALOG),
             now_ms,
             creation_config=self._identity.creation_config(),
             durability="fsync",
@@ -454,7 +457,7 @@ class CatalogController:
             self._registry.open(
                 channel,
                 f"{table.name}/{partition}",
-                WitnessMachine() if hosted.is_witness else self._machine_of(table, partition),
+                self._machine_of(table, partition, is_witness=hosted.is_witness),
                 now_ms,
                 creation_config=ChannelConfig((tuple(table.placement[partition]),)),
                 durability=table.durability,
@@ -467,15 +470,10 @@ class CatalogController:
                     REPLICA_OPENED, channel=f"{table.name}/{partition}", replica=hosted.number
                 )
 
-    def _machine_of(self, table: TableEntry, partition: int) -> StateMachine:
-        if not table.machine:
-            return TableMachine()
-        return UserMachine(
-            partial(self._machines.load, table.machine),
-            partition=partition,
-            first_version=table.machine_version,
-            rules=self._machines.rules,
-        )
+    def _machine_of(self, table: TableEntry, partition: int, *, is_witness: bool) -> RecordMachine:
+        name = WITNESS if is_witness else table.machine or TABLE
+        first, machines = table.machine_version, self._machines
+        return make_machine(name, MachinePlace(partition, first, machines.rules, machines.load))
 
     # --- timers -----------------------------------------------------------------------------------
 

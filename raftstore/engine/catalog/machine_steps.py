@@ -29,7 +29,6 @@ from raftstore.protocol.machines import MachineCode, SkipCommand, Step, encode_s
 from raftstore.protocol.message import Done, failed
 from raftstore.protocol.node import ChannelPosition
 from raftstore.protocol.publish import PubAck, PubReject
-from raftstore.state_machines.machine_state import read_head
 from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, node_name
 
 ASK_AGAIN_MS: Final = 5_000
@@ -109,7 +108,10 @@ class MachineSteps:
         table = self._of.view.catalog.table_of(runner.channel)
         if table is None:
             return
-        in_force = self._in_force(runner, table.machine_version)
+        if runner.commands is None:
+            return
+        get = partial(self._of.parts.tables.state_get, runner.channel)
+        in_force = runner.commands.machine.version_in_force(get)
         self._of.codes.find(table.machine, partial(self._compare, runner, in_force), now_ms)
 
     def _compare(self, runner: ChannelRunner, in_force: int, own: MachineCode, now_ms: int) -> None:
@@ -128,11 +130,6 @@ class MachineSteps:
                 self._propose(runner, version, at_ms)
 
         self._of.codes.ask(own.machine, hosts, decide, now_ms)
-
-    def _in_force(self, runner: ChannelRunner, first: int) -> int:
-        tables, channel = self._of.parts.tables, runner.channel
-        head = read_head(lambda key: tables.state_get(channel, key))
-        return first if head is None else head.version
 
     def _propose(self, runner: ChannelRunner, version: int, now_ms: int) -> None:
         def done(answer: PubAck | PubReject, at_ms: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raftstore.ports.machine import StateReader
 from raftstore.ports.tables import TableStore
+from raftstore.record_machine import StateReader
 from raftstore.types import ChannelId
 
 

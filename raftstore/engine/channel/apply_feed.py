@@ -10,6 +10,7 @@ from raftstore.engine.channel.batch_feed import BatchFeed
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.records import Record
+from raftstore.record_machine import PieceMachine
 from raftstore.types import ChannelId, RecordKind, Seq
 
 APPLY_BYTES_PER_STEP = 4 * 1024 * 1024
@@ -26,13 +27,10 @@ class ApplyFeed:
     """Every committed record, in seq order and once (S10); never beyond what was reported to it
     (S4.2).
 
-    In front of a BATCH_APPLY it stops until everything before is applied, staged records included,
-    and then hands the batch over in pieces, which are steps like any other. So it does at a
-    position at which somebody wants to see the table as it is there (``halt_at``).
+    In front of a record in pieces (a BATCH_APPLY) it stops until everything before is applied,
+    staged records included, and then hands the pieces over, which are steps like any other. So
+    it does at a position at which somebody wants to see the table as it is there (``halt_at``).
     """
-
-    takes_batches = True
-    """False at a witness, which has none of the rows that a BATCH_APPLY makes visible."""
 
     def __init__(
         self,
@@ -41,14 +39,19 @@ class ApplyFeed:
         channel: ChannelId,
         applied: Seq,
         on_broken: Callable[[str], None],
+        pieces: PieceMachine | None,
     ) -> None:
+        """``pieces``: the machine of records that are handed over in pieces; None: there are none,
+        or this replica has none of the rows that they make visible."""
         self._log = log
         self._tables = tables
         self._channel = channel
         self._target = applied
         self._outstanding = 0
+        self._pieces = pieces
+        self._in_pieces = frozenset[RecordKind]() if pieces is None else pieces.IN_PIECES
         self._next: Record | None = None
-        """A BATCH_APPLY that was read and waits for what is outstanding."""
+        """A record in pieces that was read and waits for what is outstanding."""
         self._behind: list[Record] = []
         """What was read together with it and comes after it, at most one step."""
         self._batch: BatchFeed | None = None
@@ -152,7 +155,7 @@ class ApplyFeed:
         assert records[0].base_seq == self.queued_seq + 1, "hole below the commit seq"
         halt = self._halts[0][0] if self._halts else None
         for number, record in enumerate(records):
-            if record.kind is RecordKind.BATCH_APPLY and self.takes_batches:
+            if record.kind in self._in_pieces:
                 self._next, self._behind = record, records[number + 1 :]
                 del records[number:]
                 break
@@ -170,8 +173,9 @@ class ApplyFeed:
         if self._outstanding:
             # Its plan is made of the state that everything before it leads to (S10).
             return False
+        assert self._pieces is not None, "no records are in pieces"
         self._next = None
-        batch = BatchFeed(self._log, self._tables, self._channel, record)
+        batch = BatchFeed(self._log, self._tables, self._channel, record, self._pieces)
         if batch.broken is not None:
             # I1, S13: not one record behind it is applied here, nor on any other replica.
             self._is_broken = True

@@ -11,20 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from raftstore.engine.channel.applied_state import AppliedState
-from raftstore.errors import CorruptRecordError, DecodeError
+from raftstore.errors import CorruptRecordError
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import Piece, TableStore
 from raftstore.protocol.records import Record
-from raftstore.protocol.staged import ChunkHeader, decode_apply, decode_header
-from raftstore.state_machines.base import refuse_payload
-from raftstore.state_machines.batches.staging import (
-    ApplyPlan,
-    Broken,
-    ChunkRef,
-    plan_apply,
-    read_head,
-    refs_of,
-)
+from raftstore.record_machine import Chunk, PieceMachine
 from raftstore.types import ChannelId, Seq
 
 PART_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -39,24 +30,21 @@ class BatchFeed:
     """
 
     def __init__(
-        self, log: MessageLog, tables: TableStore, channel: ChannelId, record: Record
+        self,
+        log: MessageLog,
+        tables: TableStore,
+        channel: ChannelId,
+        record: Record,
+        machine: PieceMachine,
     ) -> None:
         self._log = log
         self._tables = tables
         self._channel = channel
         self._record = record
-        state = AppliedState(tables, channel)
-        head = read_head(state)
-        try:
-            batch = decode_apply(record.payload)
-        except DecodeError as error:
-            raise refuse_payload(record, error) from error
-        plan = plan_apply(record, head, refs_of(batch.writer, batch.attempt, state))
-        self.broken: str | None = plan.reason if isinstance(plan, Broken) else None
+        self._machine = machine
+        self._plan = machine.plan(record, AppliedState(tables, channel))
+        self.broken = self._plan.broken
         """Why the record cannot be applied by anybody; then there are no pieces."""
-        # A record that turns out to be applied already, or too early, changes nothing (rule 4).
-        self._plan = plan if isinstance(plan, ApplyPlan) else ApplyPlan((), False, ())
-        self._label = head.n if isinstance(plan, ApplyPlan) else -1
         self._next = 0
         self._is_begun = False
         self._truncates = self._plan.truncate
@@ -76,7 +64,7 @@ class BatchFeed:
         return self._part(last=False, truncate_from=start)
 
     def _rows(self) -> Piece:
-        refs, first_chunk = self._plan.refs, self._next
+        refs, first_chunk = self._plan.chunks, self._next
         chunks: list[tuple[int, memoryview]] = []
         ttls_ms: list[int] = []
         size = 0
@@ -85,9 +73,9 @@ class BatchFeed:
             size += ref.size
             if chunks and size > PART_BYTES_MAX:
                 break
-            header, rows = self._chunk(ref)
+            rows, ttl_ms = self._chunk(ref)
             chunks.append((ref.mode, rows))
-            ttls_ms.append(header.ttl_ms)
+            ttls_ms.append(ttl_ms)
             self._next += 1
         is_last = self._next == len(refs)
         return self._part(
@@ -97,7 +85,7 @@ class BatchFeed:
             ttls_ms=tuple(ttls_ms) if any(ttls_ms) else (),
         )
 
-    def _chunk(self, ref: ChunkRef) -> tuple[ChunkHeader, memoryview]:
+    def _chunk(self, ref: Chunk) -> tuple[memoryview, int]:
         """One staged record as it is in the log: what the plan was made of, or nothing at all."""
         base, last = Seq(ref.base_seq), Seq(ref.last_seq)
         found = self._log.read(self._channel, base, to_seq=last, bytes_max=1)
@@ -107,7 +95,7 @@ class BatchFeed:
                 f"the log as record {self._record.last_seq} lists them; compare the log with "
                 "another replica's"
             )
-        return decode_header(found[0].payload)
+        return self._machine.chunk_rows(found[0].payload)
 
     def _part(
         self,
@@ -128,5 +116,5 @@ class BatchFeed:
             ttls_ms=ttls_ms,
             truncate_from=truncate_from,
             state_writes=self._plan.state_writes if last else (),
-            version=self._label if is_first else -1,
+            version=self._plan.version if is_first else -1,
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from raftstore.engine.channel.channel_parts import ChannelParts
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.ports.machine import StateMachine
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
+from raftstore.record_machine import RecordMachine
 from raftstore.types import FOUNDING_NUMBER, ChannelConfig, ChannelId, ReplicaNumber
 
 
@@ -25,7 +25,7 @@ class ChannelRegistry:
         self,
         channel: ChannelId,
         name: str,
-        machine: StateMachine,
+        machine: RecordMachine,
         now_ms: int,
         *,
         creation_config: ChannelConfig,

@@ -72,11 +72,11 @@ from raftstore.engine.channel.read_confirmations import (
     OnRefused,
     ReadConfirmations,
 )
-from raftstore.engine.channel.user_commands import commands_of, judged
+from raftstore.engine.channel.user_commands import PublishJudge, commands_of
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, METADATA_NAME
 from raftstore.errors import CorruptRecordError, DecodeError, Refusal, RequestError, SchemaError
-from raftstore.ports.machine import MachineStop, StateMachine
+from raftstore.ports.machine import MachineStop
 from raftstore.ports.tables import Answers, Conflicts
 from raftstore.protocol.election import ElectionMessage
 from raftstore.protocol.publish import PayloadRelay, PubMsg, PubReject
@@ -91,7 +91,7 @@ from raftstore.protocol.replication import (
     StoreRequest,
 )
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
-from raftstore.state_machines.witness import WitnessMachine
+from raftstore.record_machine import RecordMachine
 from raftstore.types import (
     FOUNDING_NUMBER,
     ChannelConfig,
@@ -136,7 +136,7 @@ class ChannelRunner:
         channel: ChannelId,
         name: str,
         creation_config: ChannelConfig,
-        machine: StateMachine,
+        machine: RecordMachine,
         durability: str,
         bounds: Bounds = NO_BOUNDS,
         number: ReplicaNumber = FOUNDING_NUMBER,
@@ -157,10 +157,12 @@ class ChannelRunner:
         found = found_table(parts.log, parts.tables, channel)
         self.is_table_ahead = found.ahead is not None
         """S6.4: the table is a replica snapshot, and the log has not come so far since."""
-        self.has_rows = not isinstance(machine, WitnessMachine)
-        self.feed = ApplyFeed(parts.log, parts.tables, channel, applied, self._on_broken)
-        self.feed.takes_batches = self.has_rows
+        self.has_rows = machine.HOLDS_ROWS
+        self.feed = ApplyFeed(
+            parts.log, parts.tables, channel, applied, self._on_broken, machine.pieces
+        )
         self.commands = commands_of(machine, parts, channel, name, self.feed)
+        self._judge = PublishJudge(machine, self.commands, partial(parts.stage_refusal, self))
         self.versions = Versions(parts.tables, channel, parts.settings.read)
         self.unserved_until = parts.tables.unserved_until(channel)
         """A crash cut the record that ends here: nothing is answered before it is applied."""
@@ -206,8 +208,7 @@ class ChannelRunner:
         is_client = client != CLIENT_HANDLE_SELF
         if message.leader == self.me and oversized(message) is None:
             try:
-                judge = partial(self.parts.stage_refusal, self)
-                refusal = judged(message, refusal, self.commands, judge, is_client=is_client)
+                refusal = self._judge.judged(message, refusal, is_client=is_client)
             except (DecodeError, CorruptRecordError) as error:
                 self.reject(client, message, SchemaError, str(error))
                 return

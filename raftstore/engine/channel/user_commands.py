@@ -4,56 +4,59 @@ and what becomes of the channel when the machine cannot apply one."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from raftstore.engine.channel.apply_feed import APPLY_BYTES_PER_STEP, ApplyFeed
 from raftstore.engine.channel.channel_parts import ChannelParts
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
 from raftstore.errors import DecodeError, GuidExpiredError, MachineStoppedError, Refusal
-from raftstore.ports.machine import MachineStop, StateMachine
+from raftstore.ports.machine import MachineStop
 from raftstore.ports.tables import Answers
 from raftstore.protocol.machines import (
     CommandAck,
     MachineStep,
     Step,
-    check_command,
     decode_step,
 )
-from raftstore.protocol.payload import check_payload
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
-from raftstore.protocol.staged import check_staged
-from raftstore.state_machines.machine_state import kept_result
-from raftstore.state_machines.state_keys import result_key
-from raftstore.state_machines.user_machine import UserMachine
+from raftstore.record_machine import CommandMachine, RecordMachine
 from raftstore.types import ChannelId, RecordKind, Seq, guid_text
 
 
-def judged(
-    message: PubMsg,
-    refusal: Refusal | None,
-    commands: UserCommands | None,
-    stage_refusal: Callable[[PubMsg], Refusal | None],
-    *,
-    is_client: bool,
-) -> Refusal | None:
-    """Why a message must not be sequenced; ``refusal`` is what is known already. Raises DecodeError
-    or CorruptRecordError where it is nothing that this channel takes from a client, or a channel
-    set from its own node."""
-    if not is_client:
-        # A record that no machine takes would end every node that hosts the channel.
-        if commands is not None and message.kind is not RecordKind.MACHINE_STEP:
-            text = f"a channel set takes no records of kind {message.kind:d}: it is no table"
-            raise DecodeError(text)
+class PublishJudge:
+    """Says whether records may be sequenced in one channel, by the machine behind it."""
+
+    def __init__(
+        self,
+        machine: RecordMachine,
+        commands: UserCommands | None,
+        stage_refusal: Callable[[PubMsg], Refusal | None],
+    ) -> None:
+        self._machine = machine
+        self._kinds = machine.kinds()
+        self._commands = commands
+        self._stage_refusal = stage_refusal
+
+    def judged(
+        self, message: PubMsg, refusal: Refusal | None, *, is_client: bool
+    ) -> Refusal | None:
+        """Why a message must not be sequenced; ``refusal`` is what is known already. Raises
+        DecodeError or CorruptRecordError where it is nothing that this channel takes from a client,
+        or from its own node."""
+        kind = message.kind
+        if not is_client:
+            # A record that no machine takes would end every node that hosts the channel.
+            if self._kinds and kind not in self._kinds:
+                raise DecodeError(f"a {self._machine.LABEL} takes no records of kind {kind:d}")
+            return refusal
+        self._machine.check(kind, message.payload, message.rows)
+        if refusal is None and self._commands is not None:
+            return self._commands.refusal()
+        if refusal is None and kind is RecordKind.STAGED:
+            return self._stage_refusal(message)
         return refusal
-    if commands is not None:
-        check_command(message.kind, message.payload, message.rows)
-        return refusal or commands.refusal()
-    if message.kind is RecordKind.STAGED:
-        check_staged(message.payload, message.rows)
-        return refusal or stage_refusal(message)
-    check_payload(message.kind, message.payload, message.rows)
-    return refusal
 
 
 class UserCommands:
@@ -61,7 +64,7 @@ class UserCommands:
 
     def __init__(
         self,
-        machine: UserMachine,
+        machine: CommandMachine,
         parts: ChannelParts[Any],
         channel: ChannelId,
         name: str,
@@ -85,16 +88,18 @@ class UserCommands:
         """The answer to a command in the place of what the core has to say about its record."""
         if client == CLIENT_HANDLE_SELF or type(message) is not PubAck:
             return message  # of the leader's own step, a refusal, or answered by the leader
-        stored = self._fresh.get(message.last_seq)
-        if stored is None:
-            stored = self._parts.tables.state_get(self._channel, result_key(message.last_seq))
-        if stored is None:
+        fresh = self._fresh.get(message.last_seq)
+        if fresh is None:
+            get = partial(self._parts.tables.state_get, self._channel)
+            kept = self.machine.kept_end(message.last_seq, get)
+        else:
+            kept = self.machine.end_of(fresh)
+        if kept is None:
             text = (
                 f"the command was applied at seq {message.last_seq}, and its result is not kept "
                 "any more; query the machine to see what it did"
             )
             return PubReject(self._channel, message.term, message.guid, GuidExpiredError.code, text)
-        kept = kept_result(stored)
         return CommandAck(
             channel=message.channel,
             term=message.term,
@@ -176,16 +181,15 @@ class UserCommands:
 
 
 def commands_of(
-    machine: StateMachine,
+    machine: RecordMachine,
     parts: ChannelParts[Any],
     channel: ChannelId,
     name: str,
     feed: ApplyFeed,
 ) -> UserCommands | None:
     """The part of a channel with a user's machine; None: it is a table's, or the catalog's."""
-    if not isinstance(machine, UserMachine):
-        return None
-    return UserCommands(machine, parts, channel, name, feed)
+    host = machine.commands
+    return None if host is None else UserCommands(host, parts, channel, name, feed)
 
 
 def _skips(record: Record, seq: Seq) -> bool:

@@ -22,13 +22,10 @@ from raftstore.engine.reads.read_rules import closing_refusal
 from raftstore.engine.reads.scans import ReadRules
 from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares, Waits
 from raftstore.errors import OverloadedError, QueryError, Refusal, RequestError, StorageError
-from raftstore.ports.machine import StateReader
 from raftstore.ports.tables import Page, ReadDone, TableSnapshot, TableStore
 from raftstore.protocol.machines import MachineAnswer, MachineQuery
 from raftstore.protocol.reads import Served
-from raftstore.state_machines.machine_state import KeptResult, read_head
-from raftstore.state_machines.state_keys import MACHINE_HEAD
-from raftstore.state_machines.user_machine import UserMachine
+from raftstore.record_machine import CommandMachine, KeptResult, StateReader
 from raftstore.types import Seq
 
 PAGE_ROWS = 1_000
@@ -86,7 +83,7 @@ class _Asked:
     client: int
     request: MachineQuery
     runner: ChannelRunner
-    machine: UserMachine
+    machine: CommandMachine
     served: Served
 
 
@@ -171,11 +168,10 @@ class MachineQueries:
         """On the thread of users' queries: ask on a snapshot."""
         said: KeptResult | Refusal | None = None
         if self._waits.get(token) is not None:
-            found = snapshot.state_scan(MACHINE_HEAD, MACHINE_HEAD + b"\0", 1)
-            head = read_head(dict(found).get)
             request, view = asked.request, SnapshotView(snapshot)
+            get = partial(_state_get, snapshot)
             try:
-                said = asked.machine.query(request.key, request.request, view, head)
+                said = asked.machine.query(request.key, request.request, view, get)
             except RequestError as error:  # its code is not here
                 said = Refusal(type(error), str(error))
             view.end()
@@ -232,6 +228,11 @@ class MachineQueries:
         """Others need a place of the client that has most of them."""
         del client
         self._refuse(token, Refusal(OverloadedError, GIVEN_UP))
+
+
+def _state_get(snapshot: TableSnapshot, key: bytes) -> bytes | None:
+    """A value of the state beside the rows."""
+    return dict(snapshot.state_scan(key, key + b"\0", 1)).get(key)
 
 
 def _of_later(served: Served, applied: Seq) -> Served:

@@ -39,7 +39,6 @@ from raftstore.errors import (
     RequestError,
 )
 from raftstore.ports.ids import IdSource
-from raftstore.ports.machine import Row
 from raftstore.ports.tables import Counted, ReadDone, TableSnapshot, TableStore
 from raftstore.protocol.machines import ReplicaRead
 from raftstore.protocol.message import Done
@@ -54,6 +53,7 @@ from raftstore.protocol.reads import (
     ScanAnswer,
     Served,
 )
+from raftstore.record_machine import Row
 from raftstore.rows.sealing import seal
 from raftstore.types import NodeId, Seq
 

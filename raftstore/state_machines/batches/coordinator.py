@@ -23,7 +23,6 @@ from raftstore.errors import (
     SchemaError,
     WriterFencedError,
 )
-from raftstore.ports.machine import StateReader, StateWrites
 from raftstore.protocol.batches import (
     ALREADY,
     APPEND,
@@ -36,6 +35,7 @@ from raftstore.protocol.batches import (
 )
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import ATTEMPT_MAX, NUMBER_MAX, writer_fault
+from raftstore.record_machine import StateReader, StateWrites
 from raftstore.state_machines.base import refuse_payload
 from raftstore.state_machines.batches.staging import drop
 from raftstore.state_machines.batches.txn_records import (

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from raftstore.errors import NoLeaderError, UnknownTableError
-from raftstore.ports.machine import StateReader
 from raftstore.protocol.batches import BeginBatch
+from raftstore.record_machine import StateReader
 from raftstore.state_machines.batches.txn_records import Verdict
 from raftstore.state_machines.batches.txn_state import read_writer
 

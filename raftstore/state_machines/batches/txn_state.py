@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from raftstore.ports.machine import StateReader
 from raftstore.protocol.batches import Manifest, WriterView
 from raftstore.protocol.staged import BatchApply
+from raftstore.record_machine import StateReader
 from raftstore.state_machines.batches.staging import EVERYTHING
 from raftstore.state_machines.state_keys import (
     OUTBOX,

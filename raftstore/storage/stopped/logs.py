@@ -20,11 +20,12 @@ from typing import Final, NamedTuple
 from raftstore.config import MIB, StorageSettings
 from raftstore.engine.channel.hole_repairs import fault_of
 from raftstore.errors import ArgumentError, CorruptRecordError, NewerFormatError, StoreIdentityError
-from raftstore.ports.machine import Row
 from raftstore.protocol.node import Hole
 from raftstore.protocol.records import Record
+from raftstore.record_machine import LOG_KINDS, DictView, Row
 from raftstore.rows.sealing import unseal
-from raftstore.state_machines.catalog import Catalog, CatalogMachine
+from raftstore.state_machines.catalog import Catalog
+from raftstore.state_machines.registry import CATALOG, make_machine
 from raftstore.storage.files import FileOps
 from raftstore.storage.identity import StoppedIdentity, lock_stopped
 from raftstore.storage.log.index import ChannelIndex
@@ -116,13 +117,15 @@ def catalog_of(logs: Sequence[StoppedLog]) -> Catalog:
     log = logs[lengths.index(min(lengths))].log
     rows: dict[bytes, Row] = {}
     at = Seq(1)
-    machine = CatalogMachine()
+    machine = make_machine(CATALOG)
     try:
         while log.index_of(channel) and (
             records := log.read(channel, at, to_seq=_END, bytes_max=STEP_BYTES_MAX)
         ):
             for record in records:
-                for key, sealed in machine.apply(record, rows.get).writes:
+                if record.kind in LOG_KINDS:
+                    continue
+                for key, sealed in machine.apply(record, DictView(rows)).writes:
                     rows.pop(key, None)
                     if sealed is not None:
                         rows[key] = Row(key, unseal(key, sealed), record.last_seq)

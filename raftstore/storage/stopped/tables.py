@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from raftstore.config import MIB, StorageSettings
 from raftstore.errors import CorruptRecordError, StorageError
-from raftstore.ports.machine import is_expired
+from raftstore.record_machine import is_expired
 from raftstore.rows.sealing import check_seal
 from raftstore.storage.files import starting
 from raftstore.storage.tables.generations import (

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from raftstore.errors import PersistError
-from raftstore.ports.machine import (
-    ApplyResult,
-    BatchMachine,
-    CommandMachine,
-    Kinds,
-    MachineStop,
-    Row,
-    RowsReader,
-    StateMachine,
-    StateReader,
-    Way,
-)
+from raftstore.ports.machine import MachineStop
 from raftstore.ports.tables import Piece
 from raftstore.protocol.records import Record
+from raftstore.record_machine import LOG_KINDS, ApplyResult, RecordMachine, Row, StateReader
 from raftstore.storage.tables.channel_database import WriteBatch
 from raftstore.storage.tables.keys import REMOVED_KEY, encode_count, rows_prefix
 from raftstore.types import ChannelId, History, Seq
+
+
+class ChannelView(Protocol):
+    """record_machine.RecordView of one channel, in which the channel time of each record is set."""
+
+    time_ms: int
+
+    @property
+    def state(self) -> StateReader:
+        """The state beside the rows."""
+
+    def row(self, key: bytes) -> Row | None:
+        """One row."""
+
+    def range(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most ``limit`` keys and values of rows."""
 
 
 class AppliedChannel:
@@ -30,10 +37,12 @@ class AppliedChannel:
     __slots__ = (
         "channel",
         "machine",
-        "batches",
+        "pieces",
         "commands",
         "kinds",
+        "rereads",
         "pending_rows",
+        "view",
         "stop",
         "prefix",
         "applied",
@@ -51,7 +60,7 @@ class AppliedChannel:
     def __init__(
         self,
         channel: ChannelId,
-        machine: StateMachine,
+        machine: RecordMachine,
         applied: History,
         marked: History,
         time_ms: int = 0,
@@ -59,14 +68,18 @@ class AppliedChannel:
     ) -> None:
         self.channel = channel
         self.machine = machine
-        self.batches = machine if isinstance(machine, BatchMachine) else None
-        """The machine, if it takes part in micro-batches."""
-        self.commands = machine if isinstance(machine, CommandMachine) else None
-        """The machine, if it takes commands of users."""
-        self.kinds: Kinds = getattr(machine, "KINDS", {})
-        """The records that it takes, and how; what is not named goes to its ``apply``."""
-        self.pending_rows: dict[bytes, bytes | None] = {}
-        """Rows that commands wrote and that are not in the database yet, sealed; apply thread."""
+        self.pieces = machine.pieces
+        """The machine of records that are written in pieces."""
+        self.commands = machine.commands
+        """The machine, if it hosts one of users."""
+        self.kinds = machine.kinds()
+        """The machine for each kind of record; of what is not named it is ``machine``."""
+        self.rereads = machine.REREADS
+        self.pending_rows: dict[bytes, tuple[Seq, bytes | None]] = {}
+        """Rows that a machine wrote which reads them again, and which are not in the database yet:
+        seq and sealed value; apply thread."""
+        self.view: ChannelView | None = None
+        """The view of its machines, made with the first record; apply thread."""
         self.stop: MachineStop | None = None
         """The record at which the machine stopped: nothing is applied before ``resume``. Written
         on the apply thread before it is reported, and taken back when nothing is queued."""
@@ -90,24 +103,16 @@ class AppliedChannel:
         """Of these, those whose bytes a merge has given back; thread of merges."""
         self._removed_reported = removed
 
-    def compute(
-        self,
-        record: Record,
-        read: Callable[[bytes], Row | None],
-        state: Callable[[], StateReader],
-        rows: Callable[[], RowsReader],
-    ) -> ApplyResult:
-        """Have the machine apply a record in the way of its kind."""
-        way, batches = self.kinds.get(record.kind, Way.ROWS), self.batches
-        if way is Way.COMMAND and self.commands is not None:
-            return self.commands.apply_command(record, rows(), state())
-        if batches is None or (way is Way.ROWS and not self.time_ms):
-            return self.machine.apply(record, read)
-        if way is Way.STATE:
-            return batches.apply_state(record, read, state())
-        result = batches.apply_with_lifetimes(record, read, state())
-        # Before anybody can read what it writes: readers look here whether rows may expire.
-        self.time_ms = result.time_ms or self.time_ms
+    def compute(self, record: Record, view: ChannelView) -> ApplyResult | None:
+        """Have the machine of its kind apply a record; None: it is about the log itself."""
+        kind = record.kind
+        if kind in LOG_KINDS:
+            return None
+        view.time_ms = self.time_ms
+        result = self.kinds.get(kind, self.machine).apply(record, view)
+        if result.time_ms:
+            # Before anybody can read what it writes: readers look here whether rows may expire.
+            self.time_ms = result.time_ms
         return result
 
     def take_back(self) -> None:

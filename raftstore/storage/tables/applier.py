@@ -17,9 +17,10 @@ from typing import Final, Protocol
 from raftstore import faults
 from raftstore.config import MIB
 from raftstore.errors import StorageError
-from raftstore.ports.machine import ApplyResult, MachineStop, Row, StateReader
+from raftstore.ports.machine import MachineStop
 from raftstore.ports.tables import Answers, Conflicts, Piece
 from raftstore.protocol.records import Record
+from raftstore.record_machine import ApplyResult, Row, StateReader
 from raftstore.rows.sealing import unseal
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
@@ -28,16 +29,13 @@ from raftstore.storage.tables.channel_database import WriteBatch
 from raftstore.storage.tables.keys import applied_key, encode_applied, row_head
 from raftstore.storage.tables.pieces import PieceWriter, put_state
 from raftstore.storage.worker import Post, failure_of
-from raftstore.types import ChannelId, History, RecordKind, Seq
+from raftstore.types import ChannelId, History, Seq
 
 BATCH_BYTES_MAX: Final = 1 * MIB
 """Payload bytes merged into one write batch: enough to be fast, little enough to be responsive."""
 
 OnApplied = Callable[[ChannelId, Seq, Conflicts, Answers], None]
 """The channel, its applied seq as reads see it, and what became of the records up to it."""
-
-_STATELESS: Final = (RecordKind.TERM_START, RecordKind.CONFIG)
-"""Records that change no rows of any machine."""
 
 
 class LiveReads(Protocol):
@@ -79,20 +77,23 @@ class _State:
         return self._applier.state_scan(self._channel, start, stop, limit)
 
 
-class _Rows:
-    """ports.RowsReader of one channel: with everything before the record at hand."""
+class _View:
+    """record_machine.RecordView of one channel: with everything before the record at hand."""
 
-    def __init__(self, applier: Applier, state: AppliedChannel) -> None:
+    time_ms = 0
+
+    def __init__(self, applier: Applier, of: AppliedChannel) -> None:
+        self.state: StateReader = _State(applier, of.channel)
         self._applier = applier
-        self._state = state
+        self._of = of
 
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a row."""
-        return self._applier.row_value(self._state, key)
+    def row(self, key: bytes) -> Row | None:
+        """One row."""
+        return self._applier.row(self._of, key)
 
     def range(self, start: bytes, stop: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """At most ``limit`` keys and values of [start, stop)."""
-        return self._applier.row_range(self._state, start, stop, limit)
+        return self._applier.row_range(self._of, start, stop, limit)
 
 
 class Applier:
@@ -256,9 +257,11 @@ class Applier:
             self._flush()
 
     def _apply_record(self, state: AppliedChannel, record: Record) -> ApplyResult | None:
-        result = None
-        if record.kind not in _STATELESS:
-            result = self._computed(state, record)
+        view = state.view
+        if view is None:
+            view = state.view = _View(self, state)
+        result = state.compute(record, view)
+        if result is not None:
             if result.failure is not None:
                 state.stop = MachineStop(
                     record.last_seq, record.guid, result.failure, result.differs
@@ -269,19 +272,21 @@ class Applier:
             put, prefix = batch.put, state.prefix
             stamp = row_head(record.last_seq, result.expires_ms)
             self._is_taking_writes = True
-            if state.commands is not None:
-                # The next command reads them here: many commands stay one batch.
-                state.pending_rows.update(result.writes)
-            for key, value in result.writes:
+            writes = result.writes
+            if state.rereads:
+                writes, seq = tuple(writes), record.last_seq
+                # The next record reads them here: many records stay one batch.
+                state.pending_rows.update((key, (seq, value)) for key, value in writes)
+            for key, value in writes:
                 if value is None:
                     batch.delete(prefix + key)
                     state.removed += 1
                 else:
                     put(prefix + key, stamp + value)
             if result.state_writes:
-                writes = tuple(result.state_writes)
-                put_state(batch, state.channel, writes)
-                self._pending_state.update((state.channel + key, value) for key, value in writes)
+                beside = tuple(result.state_writes)
+                put_state(batch, state.channel, beside)
+                self._pending_state.update((state.channel + key, value) for key, value in beside)
             self._is_taking_writes = False
         state.unflushed = History(record.term, record.last_seq)
         self._dirty[state.channel] = state
@@ -297,14 +302,6 @@ class Applier:
         # With the first one of a channel its database is made.
         with self._stalls.doing(Area.TABLES, "opening a table", self._path):
             return self._new_batch(channel)
-
-    def _computed(self, state: AppliedChannel, record: Record) -> ApplyResult:
-        return state.compute(
-            record,
-            partial(self._read, state),
-            lambda: _State(self, state.channel),
-            lambda: _Rows(self, state),
-        )
 
     def _apply_piece(self, job: ApplyPiece) -> None:
         self._flush()
@@ -343,29 +340,24 @@ class Applier:
             self._flush()
         return self._live.state_scan(channel, start, stop, limit)
 
-    def row_value(self, state: AppliedChannel, key: bytes) -> bytes | None:
-        """The value of a row as the commands before the one at hand left it."""
+    def row(self, state: AppliedChannel, key: bytes) -> Row | None:
+        """A row as the records before the one at hand left it."""
         assert not self._is_taking_writes, "a machine must read before it returns its writes"
-        if key in state.pending_rows:
-            sealed = state.pending_rows[key]
-            return None if sealed is None else unseal(key, sealed)
-        row = self._live.get(state.channel, key)
-        return None if row is None else row.value
+        if not state.rereads:
+            self._flush()
+        elif key in state.pending_rows:
+            seq, sealed = state.pending_rows[key]
+            return None if sealed is None else Row(key, unseal(key, sealed), seq)
+        return self._live.get(state.channel, key)
 
     def row_range(
         self, state: AppliedChannel, start: bytes, stop: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]:
         """The same for a range."""
         assert not self._is_taking_writes, "a machine must read before it returns its writes"
-        if state.pending_rows:
+        if state.pending_rows or not state.rereads:
             self._flush()
         return self._live.range(state.channel, start, stop, limit)
-
-    def _read(self, state: AppliedChannel, key: bytes) -> Row | None:
-        """A machine reads: it must see every record before the one it computes."""
-        assert not self._is_taking_writes, "a machine must read before it returns its writes"
-        self._flush()
-        return self._live.get(state.channel, key)
 
     def _flush(self) -> None:
         """Write what was gathered, whole records, and report the jobs that are complete by it."""

@@ -20,8 +20,8 @@ from typing import Any
 
 from raftstore import faults
 from raftstore.errors import StorageError
-from raftstore.ports.machine import BatchMachine
 from raftstore.ports.tables import Barrier
+from raftstore.record_machine import RecordMachine
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.channel_database import NOTHING
 from raftstore.storage.tables.keys import BARRIER_KEY, BEHIND_ALL_KEYS, encode_applied
@@ -46,13 +46,11 @@ def base_max_of(
     reads: LevelDbReads,
     source: Any,
     channel: ChannelId,
-    machine: BatchMachine | None,
+    machine: RecordMachine,
     applied_seq: Seq,
 ) -> Seq:
     """The highest base that a log may have beside the state in ``source`` (S6.5): below every
     record with staged rows that it still refers to."""
-    if machine is None:
-        return applied_seq
     needed = machine.first_needed(_SnapshotState(reads, source, channel))
     return applied_seq if needed is None else Seq(min(applied_seq, needed - 1))
 
@@ -74,7 +72,7 @@ class Barriers:
     def start(
         self,
         channel: ChannelId,
-        machine: BatchMachine | None,
+        machine: RecordMachine,
         database: Any,
         shared: Shared,
         done: Callable[[Barrier], object],
@@ -99,7 +97,7 @@ class Barriers:
         self._worker.submit(take)
 
     def take(
-        self, channel: ChannelId, machine: BatchMachine | None, database: Any, shared: Shared
+        self, channel: ChannelId, machine: RecordMachine, database: Any, shared: Shared
     ) -> Barrier:
         """Do it in the calling thread. Raises StorageError, and then the tables are poisoned."""
         if database is NOTHING:

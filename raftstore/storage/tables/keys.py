@@ -25,7 +25,7 @@ from typing import Final
 from zlib import crc32
 
 from raftstore.errors import CorruptRecordError
-from raftstore.ports.machine import is_expired
+from raftstore.record_machine import is_expired
 from raftstore.state_machines.state_keys import UNHASHED
 from raftstore.types import CHANNEL_ID_BYTES, ChannelId, History, Seq, Term
 

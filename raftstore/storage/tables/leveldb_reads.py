@@ -19,10 +19,10 @@ from typing import Any, Final
 from zlib import crc32
 
 from raftstore.errors import CorruptRecordError, PersistError, StorageError
-from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage
 from raftstore.ports.tables import Counted, ExpiryPage, SealedPage
+from raftstore.record_machine import Row, is_expired
 from raftstore.rows.sealing import SEAL_BYTES, check_seal, unseal
 from raftstore.state_machines.expiry import channel_time
 from raftstore.storage.tables.keys import (

@@ -31,7 +31,6 @@ from typing import Any, Final
 
 from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
-from raftstore.ports.machine import Row, StateMachine, is_expired
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
     AskBetween,
@@ -43,6 +42,7 @@ from raftstore.ports.tables import (
     ReadDone,
 )
 from raftstore.protocol.records import Record
+from raftstore.record_machine import RecordMachine, Row, is_expired
 from raftstore.rows.sealing import seal
 from raftstore.storage.stalls import UNWATCHED, StallWatch
 from raftstore.storage.tables.applied_channel import AppliedChannel
@@ -197,7 +197,7 @@ class LevelDbTables:
 
     # --- TableStore -------------------------------------------------------------------------------
 
-    def open_channel(self, channel: ChannelId, machine: StateMachine) -> Seq:
+    def open_channel(self, channel: ChannelId, machine: RecordMachine) -> Seq:
         """Attach the channel's state machine; return the applied seq found in the store."""
         database = self._databases.get(channel)
         if database is None:
@@ -368,7 +368,7 @@ class LevelDbTables:
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
         """Make what readers see of the channel now survive a power cut, on a thread of its own."""
         hand_over = self._hand_over()
-        database, machine = self._databases[channel].source, self._channels[channel].batches
+        database, machine = self._databases[channel].source, self._channels[channel].machine
         shared = self._shared(channel)
         self._barriers.start(
             channel, machine, database, shared, lambda barrier: hand_over(partial(done, barrier))
@@ -456,7 +456,7 @@ class LevelDbTables:
         source, state = self._present(channel), self._channels[channel]
         if source is NOTHING:
             return Seq(0)
-        return base_max_of(self._reads, source, channel, state.batches, state.applied.seq)
+        return base_max_of(self._reads, source, channel, state.machine, state.applied.seq)
 
     def is_idle(self, channel: ChannelId) -> bool:
         """Whether everything that was queued for the channel is applied."""

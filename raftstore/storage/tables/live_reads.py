@@ -7,7 +7,7 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
-from raftstore.ports.machine import Row
+from raftstore.record_machine import Row
 from raftstore.storage.tables.keys import rows_end, rows_prefix
 from raftstore.storage.tables.leveldb_database import keys_between
 from raftstore.storage.tables.leveldb_reads import LevelDbReads

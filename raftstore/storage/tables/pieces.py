@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from raftstore import faults
 from raftstore.config import MIB
-from raftstore.ports.machine import Row, is_expired
 from raftstore.ports.tables import Piece
+from raftstore.record_machine import Row, is_expired
 from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.state_machines.expiry import UNSTATED_MS, moved, stored_time
 from raftstore.storage.tables.applied_channel import AppliedChannel
@@ -60,7 +60,7 @@ def rows_of_piece(
     state_get: Callable[[ChannelId, bytes], bytes | None],
 ) -> PieceRows:
     """The rows of a piece in key order, which LevelDB likes best; the last one of a key counts."""
-    machine, seq = state.batches, piece.record.last_seq
+    machine, seq = state.pieces, piece.record.last_seq
     rows: list[Change] = []
     outcomes: list[Change] = []
     expires_of: dict[bytes, int] = {}
@@ -84,7 +84,7 @@ def rows_of_piece(
         return None if sealed is None else Row(key, sealed[SEAL_BYTES:], seq)
 
     if piece.chunks:
-        assert machine is not None, "a machine without micro-batches was sent one"
+        assert machine is not None, "a machine without pieces was sent one"
         for number, (mode, payload) in enumerate(piece.chunks, piece.first_chunk):
             written = machine.rows_of((seq, number), mode, payload, read, get_state)
             outcomes += machine.outcomes_of((seq, number), mode, payload, written, get_state)

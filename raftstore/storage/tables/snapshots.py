@@ -19,10 +19,10 @@ from threading import Event
 from typing import Final
 
 from raftstore.errors import StorageError
-from raftstore.ports.machine import Row
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage
 from raftstore.ports.tables import Counted, ExpiryPage, Page, ReadDone, SealedPage
+from raftstore.record_machine import Row
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
 from raftstore.storage.tables.views import Shared

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftstore.machine import StateMachine
-from raftstore.ports.machine import MachineRules, MachineSource, NoMachines
+from raftstore.ports.machine import NoMachines
+from raftstore.record_machine import MachineRules, MachineSource
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.machines.judging import Judged, check_rows, judge
 from raftstore.testing.machines.sim_client import SimUser

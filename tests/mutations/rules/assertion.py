@@ -418,7 +418,7 @@ ASSERTION_RULES: tuple[Mutation, ...] = (
     _unasserted(
         "S10-assert-condition",
         "A condition is decided by a later row.",
-        "TableMachine._apply_conditional",
+        "_apply_conditional",
         "present < record.base_seq",
         "a_condition_is_decided_by_rows_before_it",
         where=TABLED,

@@ -57,7 +57,7 @@ CHANGE_RULES: tuple[Mutation, ...] = (
         "changes-first-run",
         "A batch that is applied again says what it found of its own rows.",
         Edit(
-            "TableMachine.outcomes_of",
+            "StagingMachine.outcomes_of",
             "mode == UPSERT or is_complete(*of, state_get)",
             "mode == UPSERT",
         ),

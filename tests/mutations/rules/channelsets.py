@@ -56,20 +56,20 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
     mutation(
         "S10-half-a-command",
         "A machine in memory goes on with what a command left that failed.",
-        Edit("UserMachine.apply_command", "self.forget()", ""),
+        Edit("UserMachine.apply", "self.forget()", ""),
         directed(ADAPTER + "what_a_failed_command_did_to_a_machine_in_memory_is_undone"),
     ),
     mutation(
         "S10-stop-passed-over",
         "A command that cannot be applied is passed over in silence.",
-        Edit("UserMachine.apply_command", "ApplyResult((), failure=str(failed))", "NO_CHANGE"),
+        Edit("UserMachine.apply", "ApplyResult((), failure=str(failed))", "NO_CHANGE"),
         directed(ADAPTER + "a_failure_writes_nothing_and_says_what_was_raised_and_where"),
     ),
     mutation(
         "S10-version-ignored",
         "A node applies commands by code that is not of the version in force.",
         Edit(
-            "UserMachine.apply_command",
+            "UserMachine.apply",
             "machine.version < head.version or machine.oldest_version > head.version",
             "False",
         ),

@@ -52,9 +52,9 @@ LIFETIME_RULES: tuple[Mutation, ...] = (
         "S10-expired-condition",
         "A conditional write sees a row that has expired and is not removed yet.",
         Edit(
-            "TableMachine.apply_with_lifetimes",
-            "self.apply(inner, visible(read, time_ms))",
-            "self.apply(inner, read)",
+            "apply_with_lifetimes",
+            "apply_rows(inner, visible(read, time_ms))",
+            "apply_rows(inner, read)",
         ),
         directed(CONTRACT + "condition_takes_an_expired_row_for_none", WORLDS + "[2]"),
         LIVES,

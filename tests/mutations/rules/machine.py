@@ -10,7 +10,38 @@ CATALOGS = "tests/unit/state_machines/test_catalog.py::test_"
 MEMBERS = "tests/unit/state_machines/test_catalog_members.py::test_"
 TABLES = "tests/unit/state_machines/test_table.py::test_"
 
+CONTRACT = "tests/unit/machine/test_record_machine.py::test_"
+
 MACHINE_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "S11-two-machines",
+        "Two machines of a channel take the same kind of record.",
+        Edit(
+            "RecordMachine.kinds",
+            "(other := found.setdefault(kind, machine)) is not machine",
+            "(other := found.setdefault(kind, machine)) is None",
+        ),
+        directed(CONTRACT + "kind_of_two_machines_and_kind_of_the_log_are_refused"),
+    ),
+    mutation(
+        "S6.5-needed-by-a-part",
+        "A log is trimmed though a part of the machine refers to its records.",
+        Edit(
+            "RecordMachine.first_needed",
+            "min((seq for seq in found if seq is not None), default=None)",
+            "None",
+        ),
+        directed(CONTRACT + "oldest_needed_record_is_that_of_any_part"),
+    ),
+    mutation(
+        "S0.4-own-kind",
+        "A leader proposes a record that no machine of its channel takes.",
+        Edit("PublishJudge.judged", "self._kinds and kind not in self._kinds", "False"),
+        directed(
+            "tests/unit/engine/channel/test_runner.py::"
+            "test_record_that_no_machine_takes_is_not_proposed_by_the_node_itself"
+        ),
+    ),
     mutation(
         "S0.1-name",
         "Another store takes the place of a node.",
@@ -119,7 +150,7 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         "S0.4-table-kind",
         "A table skips a record that it does not understand.",
         Edit(
-            "TableMachine.writes_of",
+            "writes_of",
             'raise refuse_kind("table", record)',
             "return []",
         ),
@@ -129,7 +160,7 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         "S0.4-table-payload",
         "A table skips a record that it cannot read.",
         Edit(
-            "TableMachine.writes_of",
+            "writes_of",
             "try:\n"
             "    return decode_rows(record.payload)\n"
             "except DecodeError as error:\n"
@@ -232,7 +263,7 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         "S10-conditional",
         "A conditional write is applied whatever the row is.",
         Edit(
-            "TableMachine._apply_conditional",
+            "_apply_conditional",
             "present != expected",
             "False",
         ),
@@ -253,13 +284,13 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         "S4.2-batch-applied-on-arrival",
         "Staged rows are written when they are committed, not when their batch is.",
         Edit(
-            "TableMachine.apply_state",
-            "return ApplyResult((), state_writes=stage(record, state))",
+            "StagingMachine.apply",
+            "return ApplyResult((), state_writes=stage(record, view.state))",
             "from raftstore.protocol.staged import decode_staged\n"
             "\n"
             "flat = iter(decode_staged(record.payload)[1])\n"
             "pairs = tuple(zip(flat, flat, strict=True))\n"
-            "return ApplyResult(pairs, state_writes=stage(record, state))",
+            "return ApplyResult(pairs, state_writes=stage(record, view.state))",
         ),
         chaos("bank_batches", "kill-leader"),
     ),

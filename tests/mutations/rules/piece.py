@@ -132,7 +132,7 @@ PIECE_RULES: tuple[Mutation, ...] = (
         "S10-own-merges",
         "A merge that a crash cut in two is made again of what it led to.",
         Edit(
-            "TableMachine.rows_of",
+            "StagingMachine.rows_of",
             "merged_before(*of, state_get) if mode == MERGE else None",
             "None",
         ),

@@ -21,6 +21,7 @@ from raftstore.protocol.election import RequestVote
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubReject
 from raftstore.protocol.replication import CommitNotice, StoreAck
+from raftstore.state_machines.table import TableMachine
 from raftstore.testing.sim_log import SimLog
 from raftstore.testing.sim_tables import SimTables
 from raftstore.types import (
@@ -175,7 +176,7 @@ class Bench:
             heard_leader=lambda runner, leader: 77 if leader == PEER else None,
             stage_refusal=lambda runner, message: self.staging,
         )
-        machine: Any = SimpleNamespace()
+        machine = TableMachine()
         self.runner = ChannelRunner(
             parts,
             channel=CHANNEL,

@@ -10,7 +10,6 @@ from raftstore.config import ReadSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.reads.scans import Scans
 from raftstore.errors import Refusal, RequestError
-from raftstore.ports.machine import Row
 from raftstore.ports.tables import Counted, Page, ReadDone, SealedPage
 from raftstore.protocol.message import Failed, Message, failed
 from raftstore.protocol.reads import (
@@ -23,6 +22,7 @@ from raftstore.protocol.reads import (
     ScanAnswer,
     Served,
 )
+from raftstore.record_machine import Row
 from raftstore.rows.sealing import seal
 from raftstore.types import ChannelId, NodeId, Seq, Term, channel_id
 

@@ -13,7 +13,8 @@ from raftstore.protocol.admin import CreateTable, DropTable, StepDown
 from raftstore.protocol.election import StepDownNotice
 from raftstore.protocol.message import Done, Message
 from raftstore.protocol.node import Heartbeat
-from raftstore.state_machines.catalog import Catalog, CatalogMachine
+from raftstore.state_machines.catalog import Catalog
+from raftstore.state_machines.catalog_machine import CatalogMachine
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.types import ChannelId, Role, Seq, channel_id

@@ -6,7 +6,7 @@ import pytest
 
 from raftstore.errors import DecodeError
 from raftstore.protocol.payload import WRITER_BYTES_MAX, check_payload, decode_mark, encode_mark
-from raftstore.state_machines.table import TableMachine
+from raftstore.state_machines.row_writes import writes_of
 from raftstore.types import RecordKind
 from tests.core_bench import record
 
@@ -43,4 +43,4 @@ def test_mark_occupies_one_seq() -> None:
 def test_mark_changes_no_row() -> None:
     """Given a mark of any content, a table applies no row of it (S10)."""
     mark = record(1, kind=RecordKind.BATCH_MARK, payload=encode_mark("orders", 7))
-    assert TableMachine().writes_of(mark) == []
+    assert writes_of(mark) == []

@@ -14,8 +14,9 @@ from raftstore.core.folds import Folds
 from raftstore.errors import CorruptRecordError, DecodeError
 from raftstore.ports.log import Base
 from raftstore.protocol.payload import decode_mark, encode_mark
+from raftstore.record_machine import DictView
 from raftstore.state_machines.batches.txn_records import Remove, decode_step, encode_step
-from raftstore.state_machines.catalog import CatalogMachine
+from raftstore.state_machines.catalog_machine import CatalogMachine
 from raftstore.state_machines.state_keys import packed, unpacked
 from raftstore.types import Digest, RecordKind, Seq, Term
 from tests.core_bench import TRIO, record
@@ -31,7 +32,7 @@ def spoiled(encoded: bytes) -> bytes:
 
 def command(payload: bytes) -> None:
     """Apply it to the catalog."""
-    CatalogMachine().apply(record(1, kind=RecordKind.COMMAND, payload=payload), lambda _: None)
+    CatalogMachine().apply(record(1, kind=RecordKind.COMMAND, payload=payload), DictView())
 
 
 def folds(encoded: bytes) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from raftstore.errors import ConfigError, SchemaError
-from raftstore.ports.machine import Row
 from raftstore.protocol.payload import decode_rows
 from raftstore.protocol.staged import INSERT, UPSERT
+from raftstore.record_machine import Row
 from raftstore.rows.sealing import SEAL_BYTES
 from raftstore.spark.codec.encoding import Chunker, InsertRow
 from raftstore.spark.identity import BATCH_PROPERTY, QUERY_PROPERTY

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.records import Record
+from raftstore.record_machine import ApplyResult, DictView, Row
 from raftstore.rows.sealing import unseal
-from raftstore.state_machines.catalog import Catalog, CatalogMachine, register_node_command
+from raftstore.state_machines.catalog import Catalog, register_node_command
+from raftstore.state_machines.catalog_machine import CatalogMachine
 from raftstore.types import NO_GUID, NodeId, RecordKind, Seq, Term
 
 MACHINE = CatalogMachine()
@@ -26,7 +27,7 @@ class CatalogRows:
         """Commit and apply one record."""
         self.seq += 1
         record = Record(Term(1), Seq(self.seq), 1, NO_GUID, self.now_ms, bytes(16), kind, payload)
-        result = MACHINE.apply(record, self.rows.get)
+        result = MACHINE.apply(record, DictView(self.rows))
         result = ApplyResult(tuple(result.writes), result.conflict_seq)
         for key, sealed in result.writes:
             if sealed is None:

@@ -7,8 +7,8 @@ import pytest
 
 from raftstore.config import LEVEL
 from raftstore.errors import CorruptRecordError, NewerFormatError
-from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.table_settings import TableSettings
+from raftstore.record_machine import Row
 from raftstore.state_machines.catalog import (
     Catalog,
     NodeEntry,
@@ -241,13 +241,6 @@ def test_register_node_is_a_conflict_when_the_name_has_another_store_uuid() -> N
     amnesiac = NodeId("n1@" + "ff" * 16)
     assert store.apply(register_node_command(amnesiac, "host:1", 1)).conflict_seq == 1
     assert store.catalog.nodes["n1"].node == N1
-
-
-@pytest.mark.parametrize("kind", [RecordKind.TERM_START, RecordKind.CONFIG])
-def test_records_about_the_log_change_nothing(kind: RecordKind) -> None:
-    """A term start and a configuration occupy a seq and no more."""
-    store = CatalogRows()
-    assert store.apply(b"anything", kind) == ApplyResult(())
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from raftstore.machine import (
     StateMachine,
     codec,
 )
-from raftstore.ports.machine import MachineRules
 from raftstore.protocol.machines import encode_command
+from raftstore.record_machine import MachineRules
 from raftstore.state_machines.base import NO_CHANGE
 from raftstore.state_machines.user_machine import RANGE_ROWS
 from raftstore.types import RecordKind
@@ -72,7 +72,7 @@ def test_whatever_is_raised_is_a_failure_and_in_a_query_an_answer(
 
     bench = MachineBench(Now)
     assert bench.failing(b"").startswith(said)
-    answer = bench.user.query(b"k", b"", bench, None)  # type: ignore[arg-type]
+    answer = bench.user.query(b"k", b"", bench, bench.state.get)
     assert answer.is_rejected
     assert answer.reason.startswith(said)
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.errors import CorruptRecordError, NewerFormatError
-from raftstore.ports.machine import Row
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply
+from raftstore.record_machine import ApplyResult, DictView, Row, StateReader
 from raftstore.rows.nesting import LEVELS_MAX
 from raftstore.state_machines.batches.staging import (
     MERGED_BYTES_MAX,
@@ -302,19 +302,25 @@ def test_decided_batch_that_cannot_be_read_stops_the_node(
 def test_table_machine_applies_staged_and_txn_records_only() -> None:
     """BATCH_APPLY takes its rows from other records, so it is not a matter of one record."""
     machine, bench = TableMachine(), ChannelBench()
+
+    def applied(record: Record, state: StateReader) -> ApplyResult:
+        view = DictView(bench.rows)
+        view.state = state
+        return machine.kinds().get(record.kind, machine).apply(record, view)
+
     staged = bench.stage(header(), [(b"a", b"1")])
     fresh = ChannelBench().state
-    result = machine.apply_state(staged, bench.rows.get, fresh)
+    result = applied(staged, fresh)
     assert [key for key, _ in result.state_writes] == [ref.key for ref in bench.refs()]
     assert (tuple(result.writes), result.answer) == ((), None)
     txn = bench.log.record(RecordKind.TXN, encode_step(Close("w", 1)))
-    assert machine.apply_state(txn, bench.rows.get, fresh).answer is not None
+    assert applied(txn, fresh).answer is not None
     dropped = bench.log.record(RecordKind.TXN, encode_step(Drop("w", 1)))
-    result = machine.apply_state(dropped, bench.rows.get, bench.state)
+    result = applied(dropped, bench.state)
     assert list(result.state_writes) == [(bench.refs()[0].key, None)]
-    for kind in (RecordKind.BATCH_APPLY, RecordKind.ROWS, RecordKind.COMMAND):
+    for kind in (RecordKind.BATCH_APPLY, RecordKind.COMMAND):
         with pytest.raises(NewerFormatError, match="run a newer version"):
-            machine.apply_state(bench.log.record(kind, b""), bench.rows.get, fresh)
+            applied(bench.log.record(kind, b""), fresh)
 
 
 # --- how rows are written -------------------------------------------------------------------------

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.errors import CorruptRecordError, StorageError
-from raftstore.ports.machine import ApplyResult, Row
 from raftstore.protocol.payload import encode_conditional, encode_rows
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import INSERT
+from raftstore.record_machine import ApplyResult, DictView, Row
 from raftstore.rows.sealing import seal, unseal
 from raftstore.state_machines.outcomes import chunk_outcomes
+from raftstore.state_machines.row_writes import writes_of
 from raftstore.state_machines.table import TableMachine
 from raftstore.types import NO_GUID, RecordKind, Seq, Term
 
@@ -30,7 +31,7 @@ class Rows(dict[bytes, Row]):
 
     def apply(self, committed: Record) -> ApplyResult:
         """Apply one record as a store does; the last write of a key wins."""
-        result = MACHINE.apply(committed, self.get)
+        result = MACHINE.apply(committed, DictView(self))
         result = ApplyResult(tuple(result.writes), result.conflict_seq)
         for key, sealed in result.writes:
             if sealed is None:
@@ -51,20 +52,12 @@ def test_rows_are_written_and_deleted_in_order() -> None:
 def test_writes_of_gives_the_flat_list_of_the_payload() -> None:
     """Stores may apply rows in bulk without going through pairs."""
     payload = encode_rows([(b"a", seal(b"a", b"1")), (b"b", None)])
-    assert MACHINE.writes_of(record(RecordKind.ROWS, payload, rows=2)) == [
+    assert writes_of(record(RecordKind.ROWS, payload, rows=2)) == [
         b"a",
         seal(b"a", b"1"),
         b"b",
         None,
     ]
-
-
-@pytest.mark.parametrize("kind", [RecordKind.TERM_START, RecordKind.CONFIG])
-def test_records_about_the_log_change_nothing(kind: RecordKind) -> None:
-    """A term start and a configuration occupy a seq and no more."""
-    assert MACHINE.writes_of(record(kind, b"anything")) == []
-    result = MACHINE.apply(record(kind, b"anything"), Rows().get)
-    assert (tuple(result.writes), result.conflict_seq) == ((), None)
 
 
 def test_conditional_applies_only_when_the_row_is_the_expected_one() -> None:
@@ -91,7 +84,7 @@ def test_conditional_conflict_tells_zero_when_the_row_is_absent() -> None:
 def test_record_of_an_unknown_kind_stops_the_node(kind: RecordKind) -> None:
     """A record of a newer format is never skipped: that would part the replicas."""
     with pytest.raises(StorageError, match=f"is of kind {kind:d}, .* run a newer version"):
-        MACHINE.apply(record(kind), Rows().get)
+        MACHINE.apply(record(kind), DictView())
 
 
 @pytest.mark.parametrize("kind", [RecordKind.ROWS, RecordKind.CONDITIONAL])
@@ -100,7 +93,7 @@ def test_record_with_a_damaged_payload_stops_the_node(kind: RecordKind) -> None:
     empty record.
     """
     with pytest.raises(CorruptRecordError, match="record 1 of term 1 cannot be applied"):
-        MACHINE.apply(record(kind, b"\xc1"), Rows().get)
+        MACHINE.apply(record(kind, b"\xc1"), DictView())
 
 
 WRITES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=3)), min_size=1, max_size=4)
@@ -140,7 +133,7 @@ def test_a_condition_is_decided_by_rows_before_it() -> None:
     """S10: of a later row every replica would have to know the same."""
     condition = record(RecordKind.CONDITIONAL, encode_conditional(b"a", None, Seq(0)), base_seq=3)
     with pytest.raises(AssertionError, match="the condition at seq 3 is decided by a row of 3"):
-        MACHINE.apply(condition, {b"a": Row(b"a", b"1", Seq(3))}.get)
+        MACHINE.apply(condition, DictView({b"a": Row(b"a", b"1", Seq(3))}))
 
 
 def test_staged_rows_lead_to_no_more_rows_than_they_are() -> None:

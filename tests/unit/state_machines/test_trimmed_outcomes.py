@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from raftstore.errors import CorruptRecordError, DecodeError
-from raftstore.ports.machine import Way
 from raftstore.protocol.records import Record
 from raftstore.protocol.trimming import OUTCOMES_MAX, decode_trim, encode_trim
+from raftstore.record_machine import DictView
 from raftstore.state_machines.state_keys import (
     BATCH_HEAD,
     CHANNEL_TIME,
@@ -49,7 +49,9 @@ class State(dict[bytes, bytes]):
         record = Record(
             Term(1), Seq(at), 1, NO_GUID, 0, bytes(16), RecordKind.TRIM_OUTCOMES, payload
         )
-        result = TableMachine().apply_state(record, lambda _: None, self)
+        view = DictView()
+        view.state = self
+        result = TableMachine().kinds()[record.kind].apply(record, view)
         assert (list(result.writes), result.conflict_seq, result.answer) == ([], None, None)
         for key, value in result.state_writes:
             if value is None:
@@ -69,7 +71,6 @@ def filled() -> State:
 
 def test_named_outcomes_go_and_the_seq_is_remembered() -> None:
     """S6.7: a function of the record and the state; what is named twice or is not there is gone."""
-    assert TableMachine.KINDS[RecordKind.TRIM_OUTCOMES] is Way.STATE
     state = filled()
     assert trimmed_to(state.get) == 0
     gone = (applied_batch_key(7), outcome_key(7), outcome_key(7, 0, 1), outcome_key(9))

@@ -18,8 +18,8 @@ from raftstore.machine import (
     StateMachine,
     codec,
 )
-from raftstore.ports.machine import MachineRules
 from raftstore.protocol.machines import Step
+from raftstore.record_machine import DictView, MachineRules, Row
 from raftstore.types import RecordKind, Seq
 from tests.machine_bench import MachineBench
 
@@ -319,10 +319,12 @@ def test_a_broken_table_ends_the_node_whatever_the_machine_makes_of_it() -> None
 
     bench = MachineBench(Swallowing)
 
-    def damaged(key: bytes) -> bytes | None:
+    def damaged(key: bytes) -> Row | None:
         raise CorruptRecordError(f"{key!r} is damaged")
 
-    bench.get = damaged  # type: ignore[method-assign]
+    view = bench.view()
+    view.row = damaged
+    bench.view = lambda: view  # type: ignore[method-assign]
     with pytest.raises(CorruptRecordError, match="is damaged"):
         bench.command(b"")
 
@@ -394,7 +396,7 @@ def test_records_of_tables_are_refused() -> None:
     bench = MachineBench(Counter)
     record = bench.record(RecordKind.ROWS, b"")
     with pytest.raises(NewerFormatError, match="a channel set of this version cannot apply"):
-        bench.user.apply(record, lambda _: None)
+        bench.user.apply(record, DictView())
 
 
 def test_queries_see_the_state_and_what_they_raise_is_an_answer() -> None:
@@ -412,7 +414,7 @@ def test_queries_see_the_state_and_what_they_raise_is_an_answer() -> None:
     bench.command(number(41))
 
     def asked(request: bytes) -> Any:
-        return bench.user.query(b"k", request, bench, bench.head)  # type: ignore[arg-type]
+        return bench.user.query(b"k", request, bench, bench.state.get)
 
     assert INT.decode(asked(b"").result) == 42
     assert (asked(b"refuse").is_rejected, asked(b"refuse").reason) == (True, "not for you")

@@ -21,12 +21,12 @@ from raftstore.protocol.reads import Bounds
 from raftstore.state_machines.catalog import (
     DROPPED_PREFIX,
     EDITED_FORMAT,
-    CatalogMachine,
     DroppedEntry,
     NodeEntry,
     TableEntry,
     register_node_command,
 )
+from raftstore.state_machines.catalog_machine import CatalogMachine
 from raftstore.state_machines.catalog_members import (
     DrainingEntry,
     RetiredEntry,

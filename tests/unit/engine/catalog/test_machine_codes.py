@@ -15,10 +15,11 @@ from raftstore.engine.catalog.machine_codes import (
 )
 from raftstore.engine.catalog.machine_steps import next_version
 from raftstore.errors import Refusal, UnavailableError, UnknownMachineError
-from raftstore.ports.machine import MachineSource, NoMachines
+from raftstore.ports.machine import NoMachines
 from raftstore.ports.tables import ReadDone
 from raftstore.protocol.machines import AskMachine, MachineCode
 from raftstore.protocol.message import Message
+from raftstore.record_machine import MachineSource
 from raftstore.types import NodeId
 from tests.unit.state_machines.test_user_machine import Counter
 

@@ -15,7 +15,6 @@ from raftstore.engine.catalog.node_commands import (
     NodeCommands,
 )
 from raftstore.errors import Refusal, StoreTooOldError
-from raftstore.ports.machine import Row
 from raftstore.protocol.members import (
     AskJoin,
     Drain,
@@ -30,8 +29,10 @@ from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.requests import MemberRequest
 from raftstore.protocol.tickets import JoinClaim, join_proof, stored_key
+from raftstore.record_machine import DictView, Row
 from raftstore.rows.sealing import unseal
-from raftstore.state_machines.catalog import Catalog, CatalogMachine, register_node_command
+from raftstore.state_machines.catalog import Catalog, register_node_command
+from raftstore.state_machines.catalog_machine import CatalogMachine
 from raftstore.types import NO_GUID, NodeId, RecordKind, Role, Seq, Term, node_id
 from tests.unit.engine.commands_bench import CLIENT, GUID, METADATA, Bench
 
@@ -77,7 +78,7 @@ class NodeBench(Bench):
         kind = RecordKind.COMMAND
         time_ms = self.core.last_timestamp_ms = max(self.wall, self.core.last_timestamp_ms + 1)
         record = Record(Term(1), Seq(self.seq), 1, NO_GUID, time_ms, bytes(16), kind, payload)
-        result = CatalogMachine().apply(record, self.rows.get)
+        result = CatalogMachine().apply(record, DictView(self.rows))
         for key, sealed in tuple(result.writes):
             if sealed is None:
                 del self.rows[key]

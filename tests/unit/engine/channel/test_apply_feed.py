@@ -32,7 +32,7 @@ def feed(tables: SimTables, monkeypatch: pytest.MonkeyPatch) -> ApplyFeed:
     monkeypatch.setattr(apply_feed, "APPLY_BYTES_PER_STEP", 1)
     log = SimLog.new()
     log.append(CHANNEL, [rows_record(n, {b"k": b"%d" % n}) for n in range(1, RECORDS + 1)])
-    return ApplyFeed(log, tables, CHANNEL, Seq(0), pytest.fail)
+    return ApplyFeed(log, tables, CHANNEL, Seq(0), pytest.fail, None)
 
 
 def drain(feed: ApplyFeed, tables: SimTables) -> list[Any]:
@@ -94,7 +94,7 @@ def test_position_is_seen_in_the_middle_of_what_was_read_from_the_log(
     """One read gives many records: those behind the position wait for the next step."""
     log = SimLog.new()
     log.append(CHANNEL, [rows_record(n, {b"k": b"%d" % n}) for n in range(1, RECORDS + 1)])
-    feed = ApplyFeed(log, tables, CHANNEL, Seq(0), pytest.fail)
+    feed = ApplyFeed(log, tables, CHANNEL, Seq(0), pytest.fail, None)
     seen: list[Seq] = []
     assert feed.halt_at(Seq(4), 1, lambda: seen.append(tables.applied_seq(CHANNEL)))
     feed.advance(Seq(RECORDS))

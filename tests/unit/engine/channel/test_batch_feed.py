@@ -43,8 +43,11 @@ class Scene:
         """As at a start of the node."""
         self.feeds = {}
         for channel in (CHANNEL, OTHER):
-            applied = self.tables.open_channel(channel, TableMachine())
-            self.feeds[channel] = ApplyFeed(self.log, self, channel, applied, self.broken.append)
+            machine = TableMachine()
+            applied = self.tables.open_channel(channel, machine)
+            self.feeds[channel] = ApplyFeed(
+                self.log, self, channel, applied, self.broken.append, machine.pieces
+            )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tables, name)

@@ -567,6 +567,15 @@ def test_proposal_of_the_node_itself_is_no_clients_payload() -> None:
     assert len(bench.stepped()) == 1
 
 
+def test_record_that_no_machine_takes_is_not_proposed_by_the_node_itself() -> None:
+    """S0.4: committed, it would end every node that hosts the channel."""
+    bench = Bench()
+    message = write(payload=b"", kind=RecordKind.COMMAND)
+    bench.runner.on_publish(CLIENT_HANDLE_SELF, message, NOW)
+    assert bench.stepped() == []
+    assert "a table takes no records of kind 3" in bench.replies[0][1].message
+
+
 # --- kept versions and terms ----------------------------------------------------------------------
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from raftstore.engine.healing.divergence import Stage
 from raftstore.policy.levels import CHAIN_HASH_LEVEL
-from raftstore.ports.machine import Row
 from raftstore.protocol.records import Record
+from raftstore.record_machine import Row
 from raftstore.rows.sealing import seal
 from raftstore.storage.log import recovery
 from raftstore.testing.sim_log import SimLog

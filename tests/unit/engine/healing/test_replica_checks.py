@@ -8,7 +8,6 @@ import pytest
 
 from raftstore.core.chain import CHAIN_START
 from raftstore.engine.healing import history_walks, replica_checks
-from raftstore.ports.machine import Row
 from raftstore.protocol.lifetimes import encode_with_ttl
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import encode_rows
@@ -23,6 +22,7 @@ from raftstore.protocol.replica_checks import (
     RowExpiries,
     RowExpiriesAnswer,
 )
+from raftstore.record_machine import Row
 from raftstore.rows.sealing import seal
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import RecordKind, Role, Seq

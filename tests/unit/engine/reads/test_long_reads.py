@@ -9,9 +9,9 @@ from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.reads import scans as scans_module
 from raftstore.engine.reads.scans import SHORT_ROWS_MAX, is_long, page_rows, sealed_rows
 from raftstore.errors import Refusal, UnavailableError
-from raftstore.ports.machine import Row
 from raftstore.protocol.message import Done, Failed
 from raftstore.protocol.reads import ClosePin, CountAnswer, GetAnswer, ScanAnswer, Served
+from raftstore.record_machine import Row
 from raftstore.rows.sealing import seal
 from raftstore.types import Seq, Term
 from tests.unit.engine.scans_bench import CLIENT, LEADER, ME, ROWS, Bench

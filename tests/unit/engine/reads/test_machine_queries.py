@@ -24,11 +24,11 @@ from raftstore.machine import (
     QueryContext,
     StateMachine,
 )
-from raftstore.ports.machine import MachineSource
 from raftstore.protocol.machines import MachineAnswer, MachineQuery, encode_command
 from raftstore.protocol.message import Failed, Message, failed
 from raftstore.protocol.reads import Served
 from raftstore.protocol.records import Record
+from raftstore.record_machine import MachineSource
 from raftstore.state_machines.user_machine import UserMachine
 from raftstore.testing.sim_snapshots import SimSnapshot
 from raftstore.testing.sim_tables import SimTables

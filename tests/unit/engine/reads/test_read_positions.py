@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from raftstore.ports.machine import Row
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import Get, GetAnswer, Scan, ScanAnswer
+from raftstore.record_machine import Row
 from raftstore.rows.sealing import seal, unseal
 from raftstore.types import ChannelId, Seq
 from tests.unit.engine.engine_world import calm_cluster

@@ -13,8 +13,8 @@ import pytest
 
 from raftstore import faults
 from raftstore.errors import PersistError, StorageError
-from raftstore.ports.machine import ApplyResult, Row
 from raftstore.ports.tables import Piece
+from raftstore.record_machine import ApplyResult, Row
 from raftstore.rows.sealing import seal, unseal
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.stalls import Area, StallWatch

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from raftstore.config import KIB, MIB
 from raftstore.ports.tables import Piece
+from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.apply_queue import (
     LOOK_AHEAD_MAX,
@@ -25,8 +26,7 @@ NOTHING = History(Term(0), Seq(0))
 
 def channel(number: int) -> AppliedChannel:
     """A channel with nothing applied."""
-    machine = None  # the queue does not look at it
-    return AppliedChannel(ChannelId(bytes([number]) * 17), machine, NOTHING, NOTHING)  # type: ignore[arg-type]
+    return AppliedChannel(ChannelId(bytes([number]) * 17), TableMachine(), NOTHING, NOTHING)
 
 
 CHANNELS = [channel(number) for number in range(4)]

@@ -15,7 +15,7 @@ from raftstore.errors import (
     PersistError,
     StorageError,
 )
-from raftstore.ports.machine import ApplyResult
+from raftstore.record_machine import ApplyResult
 from raftstore.rows.sealing import check_seal, seal, unseal
 from raftstore.storage.tables import leveldb_database, leveldb_reads
 from raftstore.storage.tables.keys import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from raftstore.ports.machine import Row
 from raftstore.ports.tables import Piece
+from raftstore.record_machine import Row
 from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables import pieces as pieces_module

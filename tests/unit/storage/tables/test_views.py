@@ -11,7 +11,7 @@ import pytest
 
 from raftstore.errors import PersistError
 from raftstore.ports.tables import Piece
-from raftstore.state_machines.catalog import CatalogMachine
+from raftstore.state_machines.catalog_machine import CatalogMachine
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.stalls import Area
 from raftstore.storage.tables.applied_channel import AppliedChannel
