@@ -51,7 +51,7 @@ PARTITIONS = 2
 
 
 class DictState:
-    """ports.StateReader, and what a store does with the writes of a record."""
+    """record_machine.StateReader, and what a store does with the writes of a record."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}

@@ -89,7 +89,7 @@ class SimSnapshot:
 
 
 class SimState:
-    """ports.StateReader of one channel."""
+    """record_machine.StateReader of one channel."""
 
     def __init__(self, contents: SimContents) -> None:
         self._contents = contents

@@ -70,7 +70,7 @@ CHANNEL = ChannelId(bytes(18))
 
 
 class State:
-    """ports.StateReader over a tuple of items."""
+    """record_machine.StateReader over a tuple of items."""
 
     def __init__(self, items: Items) -> None:
         self.items = items

@@ -62,7 +62,7 @@ class LiveReads(Protocol):
 
 
 class _State:
-    """ports.StateReader of one channel: with everything before the record at hand."""
+    """record_machine.StateReader of one channel: with everything before the record at hand."""
 
     def __init__(self, applier: Applier, channel: ChannelId) -> None:
         self._applier = applier

@@ -33,7 +33,7 @@ from raftstore.types import ChannelId, Seq
 
 
 class _SnapshotState:
-    """ports.StateReader of a channel in a snapshot."""
+    """record_machine.StateReader of a channel in a snapshot."""
 
     def __init__(self, reads: LevelDbReads, source: Any, channel: ChannelId) -> None:
         self.get: Callable[[bytes], bytes | None] = partial(reads.state_get, source, channel)

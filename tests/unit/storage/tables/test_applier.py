@@ -14,7 +14,7 @@ import pytest
 from raftstore import faults
 from raftstore.errors import PersistError, StorageError
 from raftstore.ports.tables import Piece
-from raftstore.record_machine import ApplyResult, Row
+from raftstore.record_machine import ApplyResult, RecordMachine, Row
 from raftstore.rows.sealing import seal, unseal
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.stalls import Area, StallWatch
@@ -244,19 +244,19 @@ def test_records_without_rows_move_the_position_alone(world: World, kind: Record
     assert world.told == [(CHANNEL, 1, (), ())]
 
 
-class Counting(TableMachine):
+class Counting(RecordMachine):
     """Each record of state counts one up, by a value of the state or by all of it."""
 
     def __init__(self, *, scans: bool = False) -> None:
         self.scans = scans
         self.found: list[Any] = []
 
-    def apply_state(self, record: Any, read: Any, state: Any) -> ApplyResult:
+    def apply(self, record: Any, view: Any) -> ApplyResult:
         """Remember what was found."""
         if self.scans:
-            self.found.append(state.scan(b"\x02", b"\x03", 2))
+            self.found.append(view.state.scan(b"\x02", b"\x03", 2))
         else:
-            self.found.append(state.get(b"\x02count"))
+            self.found.append(view.state.get(b"\x02count"))
         number = b"%d" % record.base_seq
         name = b"\x02%d" % record.base_seq if self.scans else b"\x02count"
         return ApplyResult((), state_writes=((name, number),), answer=b"answer " + number)
@@ -295,17 +295,17 @@ def test_ranges_of_the_state_are_read_from_the_database(world: World) -> None:
     assert world.applier.state_scan(CHANNEL, b"\x02", b"\x022", 9) == two[:1]
 
 
-class Late(TableMachine):
+class Late(RecordMachine):
     """A machine that reads while its writes are taken."""
 
-    def __init__(self, reads: Callable[[Any, Any], object]) -> None:
+    def __init__(self, reads: Callable[[Any], object]) -> None:
         self._reads = reads
 
-    def apply_state(self, record: Any, read: Any, state: Any) -> ApplyResult:
+    def apply(self, record: Any, view: Any) -> ApplyResult:
         """Its writes are made while they are asked for."""
 
         def writes() -> Iterator[tuple[bytes, bytes | None]]:
-            self._reads(read, state)
+            self._reads(view)
             yield b"k", None
 
         return ApplyResult(writes())
@@ -313,10 +313,10 @@ class Late(TableMachine):
 
 @pytest.mark.parametrize(
     "reads",
-    [lambda read, _state: read(b"k"), lambda _read, state: state.scan(b"\x02", b"\x03", 1)],
+    [lambda view: view.row(b"k"), lambda view: view.state.scan(b"\x02", b"\x03", 1)],
 )
 def test_machine_must_read_before_it_returns_its_writes(
-    world: World, reads: Callable[[Any, Any], object]
+    world: World, reads: Callable[[Any], object]
 ) -> None:
     """A read writes what was gathered: half of a record would be in it."""
     state = world.channel(CHANNEL, Late(reads))
@@ -380,7 +380,12 @@ def test_failure_names_the_channel_that_was_written(world: World) -> None:
 
 def test_failing_machine_names_its_channel_and_other_work_names_none(world: World) -> None:
     """Any error stops the node; one that no database raised is reported with what was done."""
-    state = world.channel(OTHER, object())
+
+    class Failing(RecordMachine):
+        def apply(self, record: Any, view: Any) -> ApplyResult:
+            raise AttributeError(record, view)
+
+    state = world.channel(OTHER, Failing())
     world.applier.enqueue(world.state, [rows_record(1, {b"a": b"1"})])
     world.applier.enqueue(state, [rows_record(1, {b"a": b"1"})])
     with pytest.raises(StorageError, match="applying a committed record failed: AttributeError"):

@@ -15,7 +15,7 @@ from raftstore.errors import (
     PersistError,
     StorageError,
 )
-from raftstore.record_machine import ApplyResult
+from raftstore.record_machine import ApplyResult, RecordMachine
 from raftstore.rows.sealing import check_seal, seal, unseal
 from raftstore.storage.tables import leveldb_database, leveldb_reads
 from raftstore.storage.tables.keys import (
@@ -71,10 +71,10 @@ def test_rows_and_position_are_one_atomic_batch(tmp_path: Path) -> None:
     tables.close()
 
 
-class FailingMachine:
+class FailingMachine(RecordMachine):
     """A machine that cannot apply what was committed."""
 
-    def apply(self, record: Any, read: Any) -> ApplyResult:
+    def apply(self, record: Any, view: Any) -> ApplyResult:
         raise ValueError("no such command")
 
 

@@ -10,6 +10,7 @@ import pytest
 from raftstore.ports.tables import Piece
 from raftstore.record_machine import Row
 from raftstore.rows.sealing import SEAL_BYTES, seal
+from raftstore.state_machines.batches.machines import StagingMachine
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables import pieces as pieces_module
 from raftstore.storage.tables.applied_channel import AppliedChannel
@@ -216,7 +217,7 @@ def test_removals_are_bounded_and_tell_where_they_ended(monkeypatch: pytest.Monk
     ]
 
 
-class Deciding(TableMachine):
+class Deciding(StagingMachine):
     """A machine that remembers an outcome of each chunk in the state."""
 
     def outcomes_of(self, *_: Any) -> Any:
@@ -232,7 +233,7 @@ def test_outcomes_are_written_before_any_row(
 ) -> None:
     """The state says what became of the chunks when the first row is there; it counts as bytes."""
     database = Database(monkeypatch, slice_bytes)
-    database.state.batches = Deciding()
+    database.state.pieces = Deciding()
     database.writer.write(database.state, piece(1, last=False))
     found = [change for batch in database.written for change in batch]
     expected: list[Change] = [

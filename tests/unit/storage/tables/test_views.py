@@ -266,7 +266,7 @@ def test_machine_that_takes_part_in_batches_is_known() -> None:
     """The catalog's takes none; a record that a crash left in pieces is remembered by its seq."""
     machine = CatalogMachine()
     state = AppliedChannel(OTHER, machine, EMPTY_HISTORY, History(Term(2), Seq(9)))
-    assert (state.machine, state.batches, state.marked_seq) == (machine, None, 9)
+    assert (state.machine, state.pieces, state.marked_seq) == (machine, None, 9)
     table = channel()
-    assert table.batches is table.machine
+    assert table.pieces is table.machine.pieces is not None
     assert (table.queued_seq, table.unflushed, table.truncated) == (4, (1, 4), None)
