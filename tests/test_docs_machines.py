@@ -67,6 +67,17 @@ def test_machines_of_the_page_are_clean(folder: Path) -> None:
         assert lint_machine(load_class(module, str(folder / f"{module}.py"), name)) == []
 
 
+def test_simulations_of_the_page_take_at_most_twenty_lines() -> None:
+    """Workload, check, test and imports: all that somebody writes who has a machine."""
+    jobs = FILES["test_jobs.py"].splitlines()[1:]
+    assert sum(bool(line) for line in jobs) <= 20
+    counters = FILES["test_counters.py"]
+    own = counters[counters.index("def workload") :].splitlines()
+    imports = [line for line in counters.splitlines() if "import" in line]
+    assert "simulate_machine(" in own[-1]
+    assert sum(bool(line) for line in own) + len(imports) <= 20
+
+
 def test_bounds_of_the_page_are_those_of_the_contract() -> None:
     """Numbers in prose age."""
     assert (COMMAND_BYTES_MAX, RESULT_BYTES_MAX) == (1024 * 1024, 64 * 1024)

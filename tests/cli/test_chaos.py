@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,26 @@ def test_list_names_every_workload_and_fault_with_what_it_does(
     for row in catalogue():
         assert row["name"] in shown
         assert len(row["what"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ((), "give --workload NAME .* or --machine MODULE:CLASS"),
+        (("--workload", "bank", "--machine", "recipes"), "and not both"),
+        (("--machine", "nowhere:Sum"), "the machine nowhere:Sum cannot be loaded here"),
+        (("--machine", "recipes", "--simulated"), "runs on processes"),
+        (("--machine", "recipes", "--cluster", "127.0.0.1:1"), "runs on processes"),
+        (("--machine", "recipes", "--nemesis", "kil-leader"), "did you mean 'kill-leader'"),
+    ],
+)
+def test_machines_that_cannot_run_are_refused_with_the_remedy(
+    invoke: Callable[..., Ended], options: tuple[str, ...], complaint: str
+) -> None:
+    """Before anything is started."""
+    ended = invoke("chaos", "run", *options)
+    assert ended.exit_code == 2
+    assert re.search(complaint, ended.stderr)
 
 
 @pytest.mark.slow
