@@ -51,8 +51,9 @@ def campaigning(rng: random.Random, name: str) -> Client:
 
 
 def taking(rng: random.Random) -> Command | Query:
-    """More permits than there are."""
-    return Command("api", Take(limit=5, window_ms=1_000, permits=rng.choice((1, 1, 3))))
+    """More permits than there are, and questions whether there are any."""
+    wanted = Take(limit=5, window_ms=1_000, permits=rng.choice((1, 1, 3)))
+    return Command("api", wanted) if rng.random() < 0.8 else Query("api", wanted)
 
 
 def numbering(rng: random.Random) -> Command | Query:
