@@ -22,6 +22,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raftstore import aio, errors
+from raftstore.audit.finding import AuditFinding
+from raftstore.client.auditing.audit import Audit, AuditCounts
 from raftstore.client.batches.batch_writes import BatchResult, BatchTicket, TableWriters
 from raftstore.client.batches.stager import StagedParts
 from raftstore.client.blocking.batches import Stager
@@ -158,6 +160,9 @@ __all__ = [
     "QueryResult",
     "BulkWriter",
     "ClientSettings",
+    "Audit",
+    "AuditCounts",
+    "AuditFinding",
     "Level",
     "Outcome",
     "Position",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raftstore.client.asyncio_client import AsyncClient
+from raftstore.client.auditing.audit import Audit
 from raftstore.client.batches.stager import AsyncStager
 from raftstore.client.kip535 import AsyncReadOnlyStore
 from raftstore.client.machines.channel_set import AsyncChannelSet
@@ -40,10 +41,11 @@ async def connect(
     *,
     timeout: float | None = None,
     settings: ClientSettings | None = None,
+    audit: Audit | None = None,
 ) -> AsyncClient:
     """Find a cluster by any of its nodes' addresses.
 
     Takes what ``raftstore.connect`` takes. Await it, or enter it with ``async with``, which closes
     the client at the end.
     """
-    return await AsyncClient.connect(endpoints, timeout=timeout, settings=settings)
+    return await AsyncClient.connect(endpoints, timeout=timeout, settings=settings, audit=audit)

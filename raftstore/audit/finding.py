@@ -36,7 +36,7 @@ class FindingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One violation."""
 
     kind: FindingKind

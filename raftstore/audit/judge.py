@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from raftstore.audit.finding import Finding, FindingKind, distinct
+from raftstore.audit.finding import AuditFinding, FindingKind, distinct
 from raftstore.audit.floors import Floors
 from raftstore.audit.observation import WRITES, Action, Observation
 from raftstore.audit.row_spans import RowSpans
@@ -71,7 +71,7 @@ class Judge:
         if known is not None:
             known.floors.note(at_ms, seq)
 
-    def observe(self, channel: Hashable, name: str, seen: Observation) -> list[Finding]:
+    def observe(self, channel: Hashable, name: str, seen: Observation) -> list[AuditFinding]:
         """Judge an operation; return what is wrong with it."""
         known = self._known(channel, name)
         if known is None:
@@ -89,7 +89,7 @@ class Judge:
 
     # --- rules ------------------------------------------------------------------------------------
 
-    def _judge_place(self, known: _Channel, seen: Observation) -> Iterator[Finding]:
+    def _judge_place(self, known: _Channel, seen: Observation) -> Iterator[AuditFinding]:
         before = known.floors.before(seen.began_ms)
         if seen.action in WRITES:
             if seen.seq <= before:
@@ -107,7 +107,7 @@ class Judge:
             yield _finding(FindingKind.TOO_EARLY, known, text, seen)
         yield from self._judge_age(known, seen)
 
-    def _judge_age(self, known: _Channel, seen: Observation) -> Iterator[Finding]:
+    def _judge_age(self, known: _Channel, seen: Observation) -> Iterator[AuditFinding]:
         age_ms = seen.staleness_ms
         if age_ms is not None:
             stretched_ms = (age_ms + ROUNDING_MS) * (1 + self._clocks_differ)
@@ -125,7 +125,7 @@ class Judge:
                 text = f"a read bounded to {bound} {unit} was answered with {shown}"
                 yield _finding(FindingKind.OVER_BOUND, known, text, seen)
 
-    def _judge_row(self, known: _Channel, seen: Observation) -> Iterator[Finding]:
+    def _judge_row(self, known: _Channel, seen: Observation) -> Iterator[AuditFinding]:
         row = known.rows.get(seen.key)
         if row is None:
             if self._keys >= self._keys_max:
@@ -139,7 +139,7 @@ class Judge:
         is_write = seen.action in WRITES or other.action in WRITES
         kind = FindingKind.LOST_WRITE if is_write else FindingKind.TWO_ROWS
         text = f"key {seen.key.hex()}: {_said(seen)}, and {_said(other)}"
-        yield Finding(kind, known.name, text, distinct((seen, other, *row.operations)))
+        yield AuditFinding(kind, known.name, text, distinct((seen, other, *row.operations)))
 
     def _known(self, channel: Hashable, name: str) -> _Channel | None:
         known = self._channels.get(channel)
@@ -150,10 +150,10 @@ class Judge:
         return known
 
 
-def _finding(kind: FindingKind, known: _Channel, text: str, seen: Observation) -> Finding:
+def _finding(kind: FindingKind, known: _Channel, text: str, seen: Observation) -> AuditFinding:
     row = known.rows.get(seen.key)
     before = () if row is None else tuple(row.operations)
-    return Finding(kind, known.name, text, distinct((seen, known.newest, *before)))
+    return AuditFinding(kind, known.name, text, distinct((seen, known.newest, *before)))
 
 
 def _said(seen: Observation) -> str:

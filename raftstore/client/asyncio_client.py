@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Self, Unpack
 
 from raftstore.client.admin import Admin
 from raftstore.client.arguments import flag, optional_function, text, texts, whole
+from raftstore.client.auditing.audit import Audit
+from raftstore.client.auditing.auditor import Auditor
 from raftstore.client.batches.batch_writes import BatchWrites
 from raftstore.client.cluster.discovery import Discovery, split_endpoints
 from raftstore.client.cluster.links import Links, NodeLink
@@ -111,6 +113,7 @@ class AsyncClient(MachineCalls):
         self._publisher = Publisher(self._context)
         self._leaders = leaders = LeaderRequests(self._context)
         self._channel_reads = ChannelReads(self._context)
+        self._auditor = Auditor(self._context, self._channel_reads)
         self._admin = Admin(self._context, leaders, self._channel_reads)
         self._members = Members(self._context, leaders)
         self._replicas = ReplicaOrders(self._context, leaders)
@@ -126,6 +129,7 @@ class AsyncClient(MachineCalls):
         *,
         timeout: float | None = None,
         settings: ClientSettings | None = None,
+        audit: Audit | None = None,
     ) -> Self:
         """Find the cluster within ``timeout`` seconds (5), which becomes the default of all calls.
 
@@ -134,9 +138,12 @@ class AsyncClient(MachineCalls):
         settings = settings or ClientSettings()
         if timeout is not None:
             settings = replace(settings, timeout_ms=timeout_in_ms(timeout))
+        if audit is not None:
+            settings = replace(settings, audit=audit)
         client = cls(endpoints, settings)
         try:
             await client._discovery.start(client._context.deadline_ms(None))
+            client._auditor.start()
         except BaseException:
             await client.close()
             raise
@@ -592,6 +599,7 @@ class AsyncClient(MachineCalls):
 
     async def close(self) -> None:
         """End all connections. Running calls end, too: writes without an answer as UNKNOWN."""
+        await self._auditor.close()
         self._publisher.close()
         await self._discovery.close()
         await self._context.links.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from raftstore.client.auditing.recorder import Recorder
 from raftstore.client.cluster.backoff import Backoff, Jitter
 from raftstore.client.cluster.discovery import Discovery
 from raftstore.client.cluster.links import Links
@@ -39,6 +40,12 @@ class Context:
     """The newest commit that this client has seen of each table."""
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Return so many random bytes: the sessions of its writes (S4.5)."""
+    recorder: Recorder | None = field(init=False)
+    """Notes what is answered about watched keys; None: this client has no audit."""
+
+    def __post_init__(self) -> None:
+        audit = self.settings.audit
+        object.__setattr__(self, "recorder", None if audit is None else Recorder(audit))
 
     def deadline_ms(self, timeout: float | None) -> int:
         """Return when a call that may take ``timeout`` seconds must be over."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from raftstore.client.auditing.audit import Audit
 from raftstore.config import EVENT_LOOPS, MIB
 from raftstore.errors import ConfigError
 from raftstore.policy.routing import Prefer
@@ -81,6 +82,8 @@ class ClientSettings:
     event_loop: str = "auto"
     """The loop of the thread behind ``raftstore.connect``: auto, asyncio or uvloop; auto is uvloop
     where it is installed. ``raftstore.aio`` runs on its caller's loop."""
+    audit: Audit | None = None
+    """Judges what this client is answered (``raftstore.Audit``); None: nothing is judged."""
     home: str = ""
     """Name or id of the node that is local to this client: asked first by prefer=nearest, and
     among equals."""
@@ -90,6 +93,8 @@ class ClientSettings:
             value = getattr(self, name)
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ConfigError(f"{name}={value} is not positive; use 1 or more")
+        if self.audit is not None and not isinstance(self.audit, Audit):
+            raise ConfigError(f"audit={self.audit!r:.80} is no raftstore.Audit; give one, or None")
         if self.event_loop not in EVENT_LOOPS:
             known = ", ".join(EVENT_LOOPS)
             raise ConfigError(f"event_loop={self.event_loop!r} is unknown; use one of {known}")

@@ -407,8 +407,14 @@ class AsyncTable(TableChanges):
         return info.channels[partition_of(key, info.partitions)].channel
 
     async def _write_row(self, info: TableInfo, write: RowWrite, deadline_ms: int) -> WriteAck:
+        recorder, key = self._context.recorder, write.key
+        began_ms = None if recorder is None else recorder.began((key,))
         ack = await self._publisher.write_row(write, deadline_ms)
-        return _written(info, channel_partition(write.channel), 1, ack, write.expected)
+        partition = channel_partition(write.channel)
+        written = _written(info, partition, 1, ack, write.expected)
+        if began_ms is not None and recorder is not None:
+            recorder.wrote(info, partition, key, write.sealed, written.seq, written.term, began_ms)
+        return written
 
     async def _write(
         self,
@@ -466,10 +472,15 @@ class AsyncTable(TableChanges):
         """Write one chunk as one record."""
         deadline_ms = self._context.deadline_ms(timeout)
         payload = encode_rows(chunk.pairs)
-        rows, kind = len(chunk.pairs), RecordKind.ROWS
-        return await self._write(
+        rows, kind, recorder = len(chunk.pairs), RecordKind.ROWS, self._context.recorder
+        began_ms = None if recorder is None else recorder.began([key for key, _ in chunk.pairs])
+        ack = await self._write(
             info, chunk.partition, kind, payload, rows, deadline_ms, ttl_ms=ttl_ms
         )
+        if began_ms is not None and recorder is not None:
+            for key, sealed in dict(chunk.pairs).items():  # of one key the last counts
+                recorder.wrote(info, chunk.partition, key, sealed, ack.seq, ack.term, began_ms)
+        return ack
 
 
 def _sealed(schema: TableSchema, rows: Iterable[Mapping[str, Any]]) -> list[Pair]:

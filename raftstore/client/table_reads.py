@@ -63,7 +63,7 @@ class TableReads:
         self._channel_reads = channel_reads
         self._schema: tuple[bytes, str, TableSchema] | None = None
         self._bytes_max = context.settings.answer_bytes_max
-        self._parts = KeyReads(channel_reads, self._bytes_max)
+        self._parts = KeyReads(channel_reads, self._bytes_max, context.recorder)
 
     def __repr__(self) -> str:
         info = self._context.topology.table(self.name)

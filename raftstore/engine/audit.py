@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from raftstore.audit.finding import EVIDENCE_BYTES_MAX, Finding
+from raftstore.audit.finding import EVIDENCE_BYTES_MAX, AuditFinding
 from raftstore.audit.judge import Judge
 from raftstore.audit.observation import Action, Observation, hash_of_key, hash_of_row
 from raftstore.audit.sampling import KeySample
@@ -179,7 +179,7 @@ class NodeAudit:
 
     # --- findings ---------------------------------------------------------------------------------
 
-    def _report(self, finding: Finding, now_ms: int) -> None:
+    def _report(self, finding: AuditFinding, now_ms: int) -> None:
         if self._may_report(now_ms):
             self._tell(
                 EVENT,

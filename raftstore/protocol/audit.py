@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
 from raftstore.protocol.message import Request
 from raftstore.protocol.tags import tag_of
 
-Word = Annotated[str, Meta(max_length=256)]
-Text = Annotated[str, Meta(max_length=1_024)]
-Evidence = Annotated[str, Meta(max_length=4_096)]
+CHANNEL_MAX: Final = 256
+TEXT_MAX: Final = 1_024
+EVIDENCE_MAX: Final = 4_096
+Word = Annotated[str, Meta(max_length=CHANNEL_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+Evidence = Annotated[str, Meta(max_length=EVIDENCE_MAX)]
 
 
 class ReportViolation(Request, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Self, Unpack
 
 from raftstore.client.arguments import Ttl
 from raftstore.client.asyncio_client import AsyncClient
+from raftstore.client.auditing.audit import Audit
 from raftstore.client.blocking.background_loop import BackgroundLoop
 from raftstore.client.blocking.batches import BatchClient, BatchTable
 from raftstore.client.blocking.changes import ChangesTable
@@ -63,17 +64,20 @@ def connect(
     *,
     timeout: float | None = None,
     settings: ClientSettings | None = None,
+    audit: Audit | None = None,
 ) -> Client:
     """Find a cluster by any of its nodes' addresses.
 
     ``endpoints`` is ``"host:port,host:port"`` or a list of such addresses.
-    ``timeout`` in seconds (5) is for finding it and the default of every call after that. Raises
-    UnavailableError with a reason per address when no node answers, ConfigError for a bad address.
+    ``timeout`` in seconds (5) is for finding it and the default of every call after that. ``audit``
+    judges answers. Raises UnavailableError with a reason per address, ConfigError for a bad one.
     """
     event_loop = (settings or ClientSettings()).event_loop
     loop = BackgroundLoop("raftstore client", event_loop)
     try:
-        client = loop.call(AsyncClient.connect(endpoints, timeout=timeout, settings=settings))
+        client = loop.call(
+            AsyncClient.connect(endpoints, timeout=timeout, settings=settings, audit=audit)
+        )
     except BaseException:
         loop.stop()
         raise

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from raftstore.client.auditing.recorder import Asked, Recorder
 from raftstore.client.position import Position
 from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.get_batcher import KEYS_MAX, Fallback, SharedAnswer, Waiter
@@ -141,8 +142,14 @@ class AnswerBudget:
 class KeyReads:
     """Reads of the keys of one table."""
 
-    def __init__(self, channel_reads: ChannelReads, bytes_max: int | None = None) -> None:
+    def __init__(
+        self,
+        channel_reads: ChannelReads,
+        bytes_max: int | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._channel_reads = channel_reads
+        self._recorder = recorder
         self._bytes_max = bytes_max
         self._row_bytes = ROW_BYTES_GUESS
 
@@ -150,6 +157,15 @@ class KeyReads:
         self, part: KeysPart, spec: ReadSpec, timeout_ms: int, deadline_ms: int
     ) -> FoundPart:
         """Read one part that is small enough for one answer, or say that it is not."""
+        began_ms = None if self._recorder is None else self._recorder.began(part.keys)
+        found = await self._read(part, spec, timeout_ms, deadline_ms)
+        if began_ms is not None:
+            self._record([found], spec, began_ms)
+        return found
+
+    async def _read(
+        self, part: KeysPart, spec: ReadSpec, timeout_ms: int, deadline_ms: int
+    ) -> FoundPart:
         if not spec.may_share:
             return await self._alone(part, spec, deadline_ms, None)
         found = await self._begin(part, spec, timeout_ms)
@@ -161,6 +177,16 @@ class KeyReads:
         self, parts: list[KeysPart], spec: ReadSpec, timeout_ms: int, deadline_ms: int
     ) -> list[FoundPart]:
         """Read all parts, those that turn out too large for one answer in halves."""
+        recorder = self._recorder
+        began_ms = None if recorder is None else recorder.began([k for p in parts for k in p.keys])
+        found = await self._read_all(parts, spec, timeout_ms, deadline_ms)
+        if began_ms is not None:
+            self._record(found, spec, began_ms)
+        return found
+
+    async def _read_all(
+        self, parts: list[KeysPart], spec: ReadSpec, timeout_ms: int, deadline_ms: int
+    ) -> list[FoundPart]:
         left: list[tuple[KeysPart, Fallback | None]] = [(part, None) for part in parts]
         found: list[FoundPart] = []
         budget = AnswerBudget(self._bytes_max)
@@ -186,6 +212,14 @@ class KeyReads:
         return found
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _record(self, found: list[FoundPart], spec: ReadSpec, began_ms: float) -> None:
+        assert self._recorder is not None
+        for each in found:
+            info, _, partition, keys = each.part
+            min_seq = spec.min_seq(info, partition)
+            asked = Asked(info, partition, keys, spec, began_ms, min_seq)
+            self._recorder.read(asked, each.answer, each.first)
 
     def _begin(self, part: KeysPart, spec: ReadSpec, timeout_ms: int) -> Waiter:
         channel = part.info.channels[part.partition].channel

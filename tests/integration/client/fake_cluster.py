@@ -28,6 +28,7 @@ from raftstore.protocol.admin import (
     ReplicaHint,
     TableInfo,
 )
+from raftstore.protocol.audit import ReportViolation
 from raftstore.protocol.codec import decode, encode_frame_of
 from raftstore.protocol.framing import ReceiveBuffer
 from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_with_ttl
@@ -185,6 +186,8 @@ class FakeNode:
         self.kept = 8
         """States of before that it keeps of a channel."""
         self.events: list[dict[str, Any]] = []
+        self.reports: list[ReportViolation] = []
+        """What clients reported of their audits."""
         self.is_silent = False
         self.is_new = False
         """It has just started and knows nothing of the catalog yet."""

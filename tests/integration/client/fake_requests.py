@@ -21,6 +21,7 @@ from raftstore.protocol.admin import (
     StatusAnswer,
     StepDown,
 )
+from raftstore.protocol.audit import ReportViolation
 from raftstore.protocol.machines import MachineQuery, SkipCommand
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
@@ -153,6 +154,9 @@ def _tell(node: FakeNode, message: Message, reply: Callable[[Message], None]) ->
         ask(node, message, reply, read)
     elif isinstance(message, SkipCommand):
         cluster.skipped.append((message.channel, message.seq))
+        reply(Done(message.request_id))
+    elif isinstance(message, ReportViolation):
+        node.reports.append(message)
         reply(Done(message.request_id))
     elif isinstance(message, ClosePin):
         node.pins.pop(message.pin, None)

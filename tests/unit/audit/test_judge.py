@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raftstore.audit.finding import EVIDENCE_BYTES_MAX, Finding, FindingKind
+from raftstore.audit.finding import EVIDENCE_BYTES_MAX, AuditFinding, FindingKind
 from raftstore.audit.judge import Judge
 from raftstore.audit.observation import NO_ROW, Action, Observation, hash_of_key, hash_of_row
 from raftstore.audit.row_spans import OPERATIONS_MAX, SPANS_MAX
@@ -21,7 +21,7 @@ class Bench:
 
     def __init__(self, keys_max: int = 10) -> None:
         self.judge = Judge(keys_max=keys_max)
-        self.found: list[Finding] = []
+        self.found: list[AuditFinding] = []
 
     def read(
         self, began_ms: float, seq: int, version: int = 0, row: bytes | None = None, **fields: Any

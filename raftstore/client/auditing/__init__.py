@@ -1,0 +1,1 @@
+"""Auditing what a client is answered: what is noted, judged, checked elsewhere and reported."""
