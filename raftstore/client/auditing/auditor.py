@@ -100,8 +100,11 @@ class Auditor:
     def _another(self, candidate: Candidate) -> NodeId | None:
         """Each of the other replicas in turn."""
         channel = candidate.info.channels[candidate.partition].channel
-        replicas = self._context.topology.readable_of(channel)
-        others = [node for node in replicas if node_name(node) != candidate.node]
+        topology = self._context.topology
+        leader = topology.leader_of(channel)
+        # A write was acknowledged by the leader, as far as it is known.
+        answered = candidate.node or (node_name(leader.node) if leader is not None else "")
+        others = [n for n in topology.readable_of(channel) if node_name(n) != answered]
         self._turn += 1
         return others[self._turn % len(others)] if others else None
 

@@ -171,6 +171,10 @@ def test_replica_with_another_row_is_found_by_a_check_although_nobody_reads_ther
         assert audit.findings[0].operations[0].node in ("n2", "n3")
         asked = [get for name in ("n2", "n3") for get in cluster.nodes[name].reads]
         assert {(get.level, get.min_seq) for get in asked} == {("any", Seq(1))}
+        for checks in range(2, 5):
+            await table.get(1)
+            await until(lambda: audit.counts().checks == checks)  # noqa: B023 - awaited here
+        assert {get.level for get in cluster.nodes["n1"].reads} == {"linearizable"}
 
     audited(test, Audit(1.0, checks=100))
 

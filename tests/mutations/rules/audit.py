@@ -9,6 +9,8 @@ from tests.mutations.syntax import Edit
 JUDGE = "tests/unit/audit/test_judge.py::test_"
 NODE = "tests/unit/engine/test_audit.py::test_"
 
+CLIENT = "tests/integration/client/test_audit.py::test_"
+
 AUDIT_RULES: tuple[Mutation, ...] = (
     mutation(
         "N7-stale",
@@ -59,5 +61,19 @@ AUDIT_RULES: tuple[Mutation, ...] = (
         "Of two requests in one millisecond the first is held against what came behind it.",
         Edit("NodeAudit._moment", "self._last_ms + MOMENT_MS", "self._last_ms"),
         directed(NODE + "position_that_came_behind_the_request_does_not_count"),
+    ),
+    mutation(
+        "N7-second-opinion",
+        "A row is read again at the replica that answered, which repeats what it said.",
+        Edit("Auditor._another", "node_name(n) != answered", "True"),
+        directed(
+            CLIENT + "replica_with_another_row_is_found_by_a_check_although_nobody_reads_there"
+        ),
+    ),
+    mutation(
+        "N7-report-level",
+        "A client sends what its audit found to nodes that do not know such a report.",
+        Edit("Auditor._report", "link.level >= AUDIT_LEVEL", "True"),
+        directed(CLIENT + "older_nodes_are_not_sent_a_report"),
     ),
 )
