@@ -27,6 +27,12 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
     (5, {}, "the first world that loses records when votes compare sequences alone"),
     (3, {}, "the first world with a stale read when a leader asks nobody"),
     (1, {}, "the first world that diverges when live records are taken by their seq alone"),
+    (796, {}, "a witness far behind, a damaged voter and a leader waited for each other"),
+    (
+        62,
+        {"flip_percent": "40", "damage_percent": "0"},
+        "two replicas waited for a leader, with holes that the third one had trimmed",
+    ),
 )
 
 
