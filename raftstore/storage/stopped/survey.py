@@ -2,16 +2,18 @@
 
 The verdict of a channel says what happens when exactly the nodes of these directories are started:
 their nodes fill each other's holes as ``raftstore.storage.stopped.logs.heal`` does, and what nobody
-can give is recovered from a leader, if enough replicas are whole to elect one.
+can give is recovered from a leader, if enough replicas are whole to elect one; else a log begins
+behind the base of another one where that may stand for what it lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from raftstore.state_machines.catalog import Catalog
+from raftstore.storage.log.base_rules import why_hole_stays
 from raftstore.storage.log.index import ChannelIndex
 from raftstore.storage.stopped.logs import (
     Gap,
@@ -104,11 +106,26 @@ def _channel(channel: ChannelId, logs: Sequence[StoppedLog], catalog: Catalog) -
         voters = tuple(node for node, _ in members)
     names = {one.identity.name for one in logs}
     absent = tuple(name for node in voters if (name := node_name(node)) not in names)
-    is_led = 2 * (len(indexes) - len(left)) > max(len(voters), len(indexes))
-    verdict, sentence = _verdict(damaged, left, given, absent, is_led=is_led)
+    electing = max(len(voters), len(indexes)) // 2 + 1
+    covered = {} if len(indexes) - len(left) >= electing else _covered(indexes, left)
+    left = [name for name in left if name not in covered]
+    is_led = len(indexes) - len(left) >= electing
+    verdict, sentence = _verdict(damaged, left, given, covered, absent, is_led=is_led)
     is_metadata = channel == channel_id(logs[0].cluster_id, 0)
     name = "metadata" if is_metadata else channel_name(channel, catalog, logs[0].cluster_id)
     return ChannelFound(channel, name, replicas, verdict, sentence)
+
+
+def _covered(indexes: Mapping[str, ChannelIndex], left: Sequence[str]) -> dict[str, str]:
+    """By damaged log the whole one behind whose base it will begin: what it lacks was trimmed
+    there, so it was committed, and the nodes need no leader for that (S0.3)."""
+    whole = {name: index.base for name, index in indexes.items() if name not in left}
+    return {
+        name: other
+        for name in left
+        for other, base in reversed(whole.items())
+        if base.seq and why_hole_stays(indexes[name], base) is None
+    }
 
 
 def _replica(name: str, index: ChannelIndex) -> ReplicaFound:
@@ -138,6 +155,7 @@ def _verdict(
     damaged: Sequence[str],
     left: Sequence[str],
     given: Sequence[Given],
+    covered: Mapping[str, str],
     absent: Sequence[str],
     *,
     is_led: bool,
@@ -149,7 +167,10 @@ def _verdict(
         holders = dict.fromkeys(
             holder for step in given if step.to == name for holder in step.holders
         )
-        if name not in left:
+        if name in covered:
+            other = covered[name]
+            parts.append(f"{name} begins behind what {other} has trimmed when {other} is up")
+        elif name not in left:
             up = "it is" if len(holders) == 1 else "one of them is"
             parts.append(f"{name} will be refilled by {' or '.join(holders)} when {up} up")
         elif is_led:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raftstore.ports.log import Base
 from raftstore.state_machines.catalog import Catalog, TableEntry
 from raftstore.storage.log.index import ChannelIndex
 from raftstore.storage.stopped import survey as module
@@ -183,6 +184,22 @@ def test_several_lost_logs_are_told_together() -> None:
         "c will be refilled by a or b when one of them is up; "
         "a and b miss records that are lost on all directories given"
     )
+
+
+def test_holes_that_a_whole_log_has_trimmed_need_no_leader() -> None:
+    """S0.3: as the nodes do where too few are whole to elect one."""
+    trimmed = ChannelIndex.behind(Base(Term(1), Seq(6), bytes(16), b""))
+    for seq in (7, 8):
+        trimmed.add(Term(1), Seq(seq), 1, position=seq, length=1)
+    logs = [stopped(name, orders=holed((1, 2), (4, 9))) for name in ("a", "b")]
+    channel = found(*logs, stopped("c", orders=trimmed))
+    assert channel.verdict is Verdict.REFILLED
+    assert channel.sentence == (
+        "a begins behind what c has trimmed when c is up; "
+        "b begins behind what c has trimmed when c is up"
+    )
+    beyond = [stopped(name, orders=holed((1, 2), (8, 9))) for name in ("a", "b")]
+    assert found(*beyond, stopped("c", orders=trimmed)).verdict is Verdict.LOST
 
 
 def test_majority_counts_more_logs_than_voters() -> None:
