@@ -130,9 +130,8 @@ def _ours(table: Any) -> Put:
 async def one_round(store: Store, lanes: int, seconds: float, rng: random.Random) -> Round:
     """Measure so many puts in flight for so long."""
     times: list[float] = []
-    servers, machine, client = _used(store), machine_seconds(), time.process_time()
-    started = time.perf_counter()
-    end = started + seconds
+    watched = Watch(store.pids)
+    end = time.perf_counter() + seconds
 
     async def lane() -> None:
         while (began := time.perf_counter()) < end:
@@ -140,22 +139,34 @@ async def one_round(store: Store, lanes: int, seconds: float, rng: random.Random
             times.append(time.perf_counter() - began)
 
     await asyncio.gather(*(lane() for _ in range(lanes)))
-    wall = time.perf_counter() - started
-    servers, machine = _used(store) - servers, machine_seconds() - machine
-    client = time.process_time() - client
-    times.sort()
-    return Round(
-        per_second=len(times) / wall,
-        p50_ms=1e3 * statistics.median(times),
-        p99_ms=1e3 * times[int(len(times) * 0.99)],
-        servers_us=1e6 * servers / len(times),
-        client_us=1e6 * client / len(times),
-        others=max(0.0, machine - servers - client) / (wall * (os.cpu_count() or 1)),
-    )
+    return watched.round(times)
 
 
-def _used(store: Store) -> float:
-    return sum(map(cpu_seconds, store.pids))
+class Watch:
+    """The time and the processor time of a round, from here until ``round``."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._before = self._used()
+
+    def _used(self) -> tuple[float, float, float, float]:
+        servers = sum(map(cpu_seconds, self._pids))
+        return time.perf_counter(), servers, machine_seconds(), time.process_time()
+
+    def round(self, times: list[float]) -> Round:
+        """The figures of operations that took so long."""
+        wall, servers, machine, client = (
+            now - before for before, now in zip(self._before, self._used(), strict=True)
+        )
+        times.sort()
+        return Round(
+            per_second=len(times) / wall,
+            p50_ms=1e3 * statistics.median(times),
+            p99_ms=1e3 * times[int(len(times) * 0.99)],
+            servers_us=1e6 * servers / len(times),
+            client_us=1e6 * client / len(times),
+            others=max(0.0, machine - servers - client) / (wall * (os.cpu_count() or 1)),
+        )
 
 
 # --- what is printed ------------------------------------------------------------------------------
@@ -168,16 +179,17 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return f"{middle:,.{digits}f}{between}"
 
 
-def _in_flight(lanes: int) -> str:
+def in_flight(lanes: int) -> str:
+    """How many operations are under way at a time."""
     return "one at a time" if lanes == 1 else f"{lanes} in flight"
 
 
-def shown(found: dict[tuple[int, str], list[Round]]) -> dict[str, Any]:
+def shown(found: dict[tuple[int, str], list[Round]], what: str = "puts") -> dict[str, Any]:
     """A table: medians of the rounds, with the range of the rates."""
     return {
-        "puts": [
+        what: [
             {
-                "puts": f"{store}, {_in_flight(lanes)}",
+                what: f"{store}, {in_flight(lanes)}",
                 "a second": f"{statistics.median(seen.per_second for seen in rounds):,.0f}",
                 "lowest": f"{min(seen.per_second for seen in rounds):,.0f}",
                 "highest": f"{max(seen.per_second for seen in rounds):,.0f}",
@@ -207,7 +219,7 @@ def ratios(found: dict[tuple[int, str], list[Round]]) -> dict[str, str]:
         reported[fast] = spread([ours.per_second / theirs.per_second for ours, theirs in many])
         reported[quick] = spread([ours.p50_ms / theirs.p50_ms for ours, theirs in single])
         for lanes, pairs in ((IN_FLIGHT, many), (1, single)):
-            reported[f"{used}, {_in_flight(lanes)}"] = spread(
+            reported[f"{used}, {in_flight(lanes)}"] = spread(
                 [
                     (ours.servers_us + ours.client_us) / (theirs.servers_us + theirs.client_us)
                     for ours, theirs in pairs

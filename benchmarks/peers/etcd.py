@@ -92,6 +92,19 @@ class EtcdClient:
         """Write one row."""
         await self._leader.put(key, value)
 
+    async def add(self, key: bytes, amount: int, total: int) -> int:
+        """Add to the number of a key in a transaction: write, if it is still ``total`` (its version
+        0: it is absent); returns the new number. Says that it was not by an AssertionError."""
+        transactions = self._leader.transactions
+        kept = transactions.value(key) == b"%d" % total
+        succeeded, _ = await self._leader.transaction(
+            compare=[kept if total else transactions.version(key) == 0],
+            success=[transactions.put(key, b"%d" % (total + amount))],
+            failure=[transactions.get(key)],
+        )
+        assert succeeded, f"{key!r} is not {total}"
+        return total + amount
+
     async def put_many(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Write the rows in one transaction."""
         puts = [self._leader.transactions.put(key, value) for key, value in rows]
