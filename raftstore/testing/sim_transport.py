@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from raftstore.protocol.machines import MachineAnswer
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import GetAnswer, GetManyAnswer, Served
 from raftstore.protocol.replication import ReplicationBundle, StoreAck
@@ -84,8 +83,6 @@ class SimTransport:
                 # What is found for several requests of a turn leaves at its end.
                 for found in message.found:
                     self._served(found.served, self._node.cluster.options.turn_max_ms)
-            elif isinstance(message, MachineAnswer):
-                self._served(message.served, self._node.cluster.options.turn_max_ms)
             self._emit(self._node.cluster.send_to_client, self._node.node, client, message)
 
     def end_client(self, client: int, reason: str) -> None:

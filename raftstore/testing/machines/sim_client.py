@@ -18,6 +18,7 @@ from raftstore.protocol.reads import Served
 from raftstore.rows.partitioner import partition_of
 from raftstore.testing.machines.local_machine import as_key
 from raftstore.testing.machines.workload import Command, Operation, Query, Script
+from raftstore.testing.sim_clock import DriftingClock
 from raftstore.testing.sim_outcomes import Outcomes
 from raftstore.testing.sim_publisher import SimPublisher
 from raftstore.testing.sim_reads import (
@@ -27,6 +28,7 @@ from raftstore.testing.sim_reads import (
     check_level,
     knows,
 )
+from raftstore.testing.sim_transport import ROUNDING_MS
 from raftstore.types import ChannelId, Level, NodeId, Outcome, RecordKind, Seq, Term
 
 if TYPE_CHECKING:
@@ -53,6 +55,15 @@ class _Before(NamedTuple):
 
     acked: Mapping[Term, Seq]
     knew: Knew | None
+    node: NodeId
+    clock: DriftingClock
+    clock_ms: int
+    """Of the node that was asked, and what it showed."""
+
+    def as_of_ms(self, age_ms: int) -> float:
+        """When the state was complete that was so old at the earliest moment of the query: what
+        machines are asked away from the node's loop may take any time."""
+        return self.clock.showed_ms(self.clock_ms - age_ms - ROUNDING_MS)
 
 
 class SimUser:
@@ -189,7 +200,9 @@ class SimUser:
             PATIENCE_MS, bounds.get("max_staleness_ms"),
         )  # fmt: skip
         acked = dict(cluster.oracle.acknowledged_in.get(channel, {}))
-        self._before = _Before(acked, knows(cluster, target, channel))
+        clock = cluster.nodes[target].clock
+        knew = knows(cluster, target, channel)
+        self._before = _Before(acked, knew, target, clock, clock.now_ms())
         cluster.network.send(self.name, target, self._query)
         cluster.scheduler.after(QUERY_MS, self._timed_out, operation)
 
@@ -228,6 +241,8 @@ class SimUser:
         check_level(query, served)
         check_lag(self._cluster, served, before.knew)
         check_leader_read(query.level, served, before.acked)
+        if served.node == before.node and self._cluster.nodes[before.node].clock is before.clock:
+            self._cluster.oracle.on_served(query.channel, served, before.as_of_ms)
         self.levels[query.level] += 1
 
     # --- ends -------------------------------------------------------------------------------------

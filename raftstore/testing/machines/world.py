@@ -111,6 +111,11 @@ class MachineSimulation(Simulation):
         for each in asked.values():
             if isinstance(each, Query):
                 self._ask(user, each, end_ms)
+        # What the cluster notes down by itself meanwhile reaches every replica, too.
+        cluster.scheduler.run_until(end_ms, self._is_converged)
+        if not self._is_converged():
+            message = f"O6: the last records do not reach every replica: {cluster.positions()}"
+            raise InvariantError(message)
         self.judge()
 
     def _ask(self, user: SimUser, query: Query, end_ms: float) -> None:
