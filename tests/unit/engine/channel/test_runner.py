@@ -572,7 +572,7 @@ def test_record_that_no_machine_takes_is_not_proposed_by_the_node_itself() -> No
     bench = Bench()
     message = write(payload=b"", kind=RecordKind.COMMAND)
     bench.runner.on_publish(CLIENT_HANDLE_SELF, message, NOW)
-    assert bench.stepped() == []
+    assert bench.core.stepped == []
     assert "a table takes no records of kind 3" in bench.replies[0][1].message
 
 
