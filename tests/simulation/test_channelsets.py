@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from raftstore.client.writes.kinds import Write
+from raftstore.engine.catalog.machine_steps import REPORTS_MISSED_MAX
 from raftstore.errors import (
     GuidExpiredError,
     MachineStoppedError,
@@ -19,7 +20,7 @@ from raftstore.errors import (
 )
 from raftstore.machine import MemoryMachine, StateMachine
 from raftstore.ports.machine import NoMachines
-from raftstore.protocol.machines import CommandAck, SkipCommand, encode_command
+from raftstore.protocol.machines import CommandAck, SkipCommand, Step, encode_command, encode_step
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
@@ -30,7 +31,7 @@ from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions, draw_options
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_publisher import SimPublisher
-from raftstore.types import NodeId, Outcome, RecordKind, Seq
+from raftstore.types import NodeId, Outcome, RecordKind, Role, Seq
 from tests.unit.state_machines.test_user_machine import INT, Counter, Mended, Tally
 
 pytestmark = pytest.mark.slow
@@ -250,8 +251,8 @@ def test_an_operator_has_a_command_skipped_at_every_replica() -> None:
     assert world.total(1) == 3
 
 
-def with_one_mended() -> tuple[World, int]:
-    """A world whose machines stopped, and a follower came back with code that could go on."""
+def with_one_away() -> tuple[World, int, NodeId]:
+    """A world whose machines stopped; then a follower ended, and mended code was installed."""
     world = World(Counter, calm())
     world.command(666, timeout_ms=4_000.0)
     world.wait(lambda: len(world.stops()) == 3)
@@ -261,29 +262,67 @@ def with_one_mended() -> tuple[World, int]:
     other = next(node for node in world.cluster.node_ids if node != leader[0])
     world.cluster.nodes[other].kill("mended code comes")
     world.machines.code = Mended
+    return world, seq, other
+
+
+def test_a_replica_that_can_apply_what_stopped_the_others_is_given_the_leadership() -> None:
+    """S9: commands are taken again before the other nodes are restarted."""
+    world, _, other = with_one_away()
     world.cluster.nodes[other].boot()
-    world.wait(lambda: len(world.stops()) == 2)
-    return world, seq
-
-
-def test_a_command_that_some_replica_has_applied_is_not_skipped() -> None:
-    """It may have been acknowledged while that replica led."""
-    world, seq = with_one_mended()
-    world.run(5_000.0)
-    refused = world.skip(seq)
-    assert isinstance(refused, Failed)
-    assert f"has applied seq {seq}, which may have been acknowledged" in refused.message
+    runner = world.cluster.nodes[other].runner
+    assert runner is not None
+    world.run(15_000.0)
+    assert runner.channels[world.channel].elector.role is Role.LEADER
+    assert world.total(1) == 667
+    assert len(world.stops()) == 2
 
 
 def test_a_replica_that_applied_what_others_skipped_gets_their_state() -> None:
-    """Its report came too late: it says so where the log says it, and is healed like one with a
-    damaged table."""
-    world, seq = with_one_mended()
-    assert isinstance(world.skip(seq), Done)
+    """It says so where the log says it, and is healed like one with a damaged table."""
+    world, seq, other = with_one_away()
+    leader = world.cluster.believed_leader(world.channel)
+    assert leader is not None
+    runner = world.cluster.nodes[leader[0]].runner
+    assert runner is not None
+    runner.controller.proposals.propose(
+        runner.channels[world.channel], encode_step(Step.SKIP, seq), lambda _answer, _ms: None,
+        runner.clock.now_ms, kind=RecordKind.MACHINE_STEP,
+    )  # fmt: skip
     world.wait(lambda: not world.stops())
+    world.cluster.nodes[other].boot()
+    world.wait(lambda: any("table_damaged" in line for line in world.lines()))
     world.wait(world.cluster.replicas_are_equal)
     assert world.total(1) == 1
     assert any("table_damaged" in line and "and skipped by" in line for line in world.lines())
+
+
+def test_a_command_is_not_skipped_by_what_a_replica_said_before() -> None:
+    """A node that is away may have been given mended code, whatever it reported last."""
+    world, seq, _ = with_one_away()
+    world.run(REPORTS_MISSED_MAX * 1_000.0 + 500.0)
+    refused = world.skip(seq)
+    assert isinstance(refused, Failed)
+    assert f"did not report within 3000 ms whether it can apply seq {seq}" in refused.message
+
+
+def test_leader_whose_node_lacks_the_code_hands_over_to_one_that_has_it() -> None:
+    """S9: its command is answered by the next leader, and leads stay there."""
+    world = World(Counter, calm())
+    assert world.total(1) == 1
+    leader = world.cluster.believed_leader(world.channel)
+    assert leader is not None
+    node = world.cluster.nodes[leader[0]]
+    assert node.runner is not None
+    machine = node.runner.channels[world.channel].commands.machine
+    machine.forget()
+    machine._load = lambda: NoMachines().load("counters:Counter")
+    assert world.total(2) == 3
+    after = world.cluster.believed_leader(world.channel)
+    assert after is not None
+    assert after[0] != leader[0]
+    world.run(20_000.0)
+    assert world.cluster.believed_leader(world.channel) == after
+    assert world.total(3) == 6
 
 
 def test_a_version_comes_into_force_when_every_replica_has_it() -> None:
@@ -331,7 +370,7 @@ def test_records_of_tables_are_not_even_proposed_by_a_leader() -> None:
         runner.clock.now_ms, kind=RecordKind.TXN,
     )  # fmt: skip
     assert isinstance(found[0], PubReject)
-    assert found[0].message == "a channel set takes no records of kind 8: it is no table"
+    assert found[0].message == "a channel set takes no records of kind 8"
     assert world.total(1) == 2
 
 

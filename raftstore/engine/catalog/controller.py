@@ -173,9 +173,7 @@ class CatalogController:
             self._me, machines, parts.outbox, levels.at_least, is_up, parts.tables.start_query
         )
         self.machine_steps = MachineSteps(
-            StepParts(
-                self, self._channels, parts, answers, self.codes, self._watch.reports.positions
-            )
+            StepParts(self, self._channels, parts, answers, self.codes, self._watch.reports)
         )
 
     def _make_rebalancing(

@@ -2,7 +2,8 @@
 a newer version comes into force.
 
 A command is skipped only where the leader itself stands at it, and no replica may be ahead: what a
-replica has applied may have been acknowledged while it led.
+replica has applied may have been acknowledged while it led. A leader that stands at a command which
+another voter has applied lacks code, or has older one: it gives the leadership to that voter.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from raftstore.engine.catalog.machine_codes import Codes, MachineCodes
 from raftstore.engine.catalog.table_commands import CatalogView
@@ -33,7 +34,15 @@ from raftstore.types import ChannelId, NodeId, RecordKind, Role, Seq, node_name
 
 ASK_AGAIN_MS: Final = 5_000
 """Between two looks of a leader whose code is newer than the version in force."""
-Positions = Mapping[ChannelId, Mapping[NodeId, ChannelPosition]]
+REPORTS_MISSED_MAX: Final = 3
+"""A position counts if its node has reported it within so many intervals of reports."""
+
+
+class Reports(Protocol):
+    """The reports of other nodes (``LagReports``)."""
+
+    def hosted_by(self, node: NodeId, since_ms: int) -> Mapping[ChannelId, ChannelPosition]:
+        """The positions in a node's newest report; none if it came before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +54,7 @@ class StepParts:
     parts: ChannelParts[ChannelRunner]
     answers: ClientAnswers
     codes: MachineCodes
-    positions: Positions
-    """Positions of other replicas, as they reported them."""
+    reports: Reports
 
 
 class MachineSteps:
@@ -68,7 +76,7 @@ class MachineSteps:
             refused = failed(request.request_id, NotLeaderError, text, leader_hint=hint)
             self._of.answers.answer(client, refused)
             return
-        problem = skip_problem(runner, request.seq, self._of.positions.get(runner.channel, {}))
+        problem = skip_problem(runner, request.seq, self._fresh(runner, now_ms), self._age_max_ms())
         if problem is not None:
             self._answer(client, request, problem)
             return
@@ -88,21 +96,49 @@ class MachineSteps:
         error: type[RequestError] = refusal.error
         self._of.answers.answer(client, failed(request.request_id, error, refusal.text))
 
-    # --- versions ---------------------------------------------------------------------------------
+    # --- what the other replicas report -----------------------------------------------------------
+
+    def _age_max_ms(self) -> int:
+        return REPORTS_MISSED_MAX * self._of.parts.settings.lag.report_interval_ms
+
+    def _fresh(self, runner: ChannelRunner, now_ms: int) -> dict[NodeId, ChannelPosition]:
+        """Positions of the other replicas that were reported a moment ago: what a node said before
+        it was restarted with other code says nothing of what it has applied since."""
+        since_ms, channel = now_ms - self._age_max_ms(), runner.channel
+        found: dict[NodeId, ChannelPosition] = {}
+        for node in runner.core.config().members:
+            position = self._of.reports.hosted_by(node, since_ms).get(channel)
+            if node != runner.me and position is not None:
+                found[node] = position
+        return found
+
+    # --- versions and leaders ---------------------------------------------------------------------
 
     def look(self, now_ms: int) -> None:
-        """Where this node leads: whether all replicas have a newer version than that in force."""
+        """Where this node leads: whether all replicas have a newer version than that in force, and
+        whether another voter goes on where the machine here has stopped."""
         for channel, runner in self._of.channels.items():
             commands = runner.commands
-            if commands is None or commands.stop is not None:
+            if commands is None:
                 continue
             if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
                 self._asked_ms.pop(channel, None)
                 continue
             asked_ms = self._asked_ms.get(channel)
-            if asked_ms is None or now_ms >= asked_ms + ASK_AGAIN_MS:
+            if asked_ms is not None and now_ms < asked_ms + ASK_AGAIN_MS:
+                continue
+            if commands.stop is None:
                 self._asked_ms[channel] = now_ms
                 self._look_at(runner, now_ms)
+                continue
+            able = able_voter(runner, commands.stop.seq, self._fresh(runner, now_ms))
+            if able is not None:
+                self._asked_ms[channel] = now_ms
+                text = (
+                    f"its state machine stopped here at seq {commands.stop.seq}, which "
+                    f"{node_name(able)} has applied"
+                )
+                runner.request_hand_over(able, text, now_ms)
 
     def _look_at(self, runner: ChannelRunner, now_ms: int) -> None:
         table = self._of.view.catalog.table_of(runner.channel)
@@ -141,10 +177,31 @@ class MachineSteps:
         self._of.view.proposals.propose(runner, payload, done, now_ms, kind=RecordKind.MACHINE_STEP)
 
 
-def skip_problem(
+def able_voter(
     runner: ChannelRunner, seq: Seq, positions: Mapping[NodeId, ChannelPosition]
+) -> NodeId | None:
+    """A voter that has applied the command at ``seq``; None: nobody is known to be able to, as
+    where the command itself is to blame."""
+    config = runner.core.config()
+    able = [
+        node
+        for node in config.voters
+        if node in positions
+        and positions[node].applied_seq >= seq
+        and not config.is_witness(node)
+        and runner.parts.is_up(node)
+    ]
+    return max(able, key=lambda node: (positions[node].applied_seq, node), default=None)
+
+
+def skip_problem(
+    runner: ChannelRunner,
+    seq: Seq,
+    positions: Mapping[NodeId, ChannelPosition],
+    age_max_ms: int,
 ) -> Refusal | None:
-    """Why the leader does not make the command at ``seq`` nothing; None: it may."""
+    """Why the leader does not make the command at ``seq`` nothing; None: it may. ``positions``:
+    those that were reported within ``age_max_ms``."""
     stop = None if runner.commands is None else runner.commands.stop
     if stop is None or stop.seq != seq:
         where = "goes on" if stop is None else f"stopped at seq {stop.seq}"
@@ -157,8 +214,8 @@ def skip_problem(
         position = positions.get(node)
         if position is None or position.commit_seq < seq:
             text = (
-                f"{runner.name}: {node_name(node)} did not report whether it can apply seq {seq}; "
-                "retry when it is up, or remove that replica"
+                f"{runner.name}: {node_name(node)} did not report within {age_max_ms} ms whether "
+                f"it can apply seq {seq}; retry when it is up, or remove that replica"
             )
             return Refusal(UnavailableError, text)
         if position.applied_seq >= seq:

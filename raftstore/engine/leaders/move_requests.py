@@ -63,7 +63,9 @@ class MoveRequests:
         assert leader is not None
         self._parts.send(leader, AskLead(message.channel, message.term))
 
-    def _why_not_lead(self, runner: ChannelRunner | None, term: Term) -> str | None:
+    def _why_not_lead(  # noqa: C901 - one reason after the other
+        self, runner: ChannelRunner | None, term: Term
+    ) -> str | None:
         """Why this node cannot take the channel over; None: it can."""
         node, me = self._parts.node, node_name(self._parts.me)
         if self._parts.drain.is_draining:
@@ -86,6 +88,8 @@ class MoveRequests:
             return f"the replica of {me} is recovering or stopped"
         if runner.core.mode is not FollowerMode.STEADY or runner.core.is_flapping:
             return f"the replica of {me} catches up, or left steady state again and again"
+        if runner.commands is not None and (stop := runner.commands.stop) is not None:
+            return f"the state machine of {me} stopped at seq {stop.seq}"
         return None
 
     # --- the leader -------------------------------------------------------------------------------

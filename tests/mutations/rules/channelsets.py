@@ -8,6 +8,7 @@ from tests.mutations.syntax import Edit
 
 ADAPTER = "tests/unit/state_machines/test_user_machine.py::test_"
 HOSTILE = "tests/unit/state_machines/test_hostile_machines.py::test_"
+STEPS = "tests/unit/engine/catalog/test_machine_steps.py::test_"
 WORLDS = "tests/simulation/test_channelsets.py::test_"
 
 CHANNELSET_RULES: tuple[Mutation, ...] = (
@@ -70,7 +71,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "A node applies commands by code that is not of the version in force.",
         Edit(
             "UserMachine.apply",
-            "machine.version < head.version or machine.oldest_version > head.version",
+            "source.version < head.version or source.oldest_version > head.version",
             "False",
         ),
         directed(ADAPTER + "code_that_is_not_of_the_version_in_force_applies_nothing"),
@@ -100,7 +101,34 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "S4.4-skip-of-the-acknowledged",
         "A command is skipped that another replica has applied, and may have acknowledged.",
         Edit("skip_problem", "position.applied_seq >= seq", "False"),
-        directed(WORLDS + "a_command_that_some_replica_has_applied_is_not_skipped"),
+        directed(STEPS + "a_command_that_some_replica_has_applied_is_not_skipped"),
+    ),
+    mutation(
+        "S4.4-skip-by-an-old-report",
+        "A command is skipped by what a replica reported before it was given other code.",
+        Edit("MachineSteps._fresh", "now_ms - self._age_max_ms()", "0"),
+        directed(
+            STEPS + "a_command_is_not_skipped_by_an_old_report",
+            WORLDS + "a_command_is_not_skipped_by_what_a_replica_said_before",
+        ),
+    ),
+    mutation(
+        "S9-able-voter",
+        "A leader whose node lacks the code of a machine keeps the leadership.",
+        Edit("MachineSteps.look", "able is not None", "False"),
+        directed(
+            STEPS + "leader_gives_its_place_to_a_voter_that_has_applied_what_it_cannot",
+            WORLDS + "leader_whose_node_lacks_the_code_hands_over_to_one_that_has_it",
+        ),
+    ),
+    mutation(
+        "S9-unable-target",
+        "Leaderships are moved to a node whose machine has stopped, and go to and fro.",
+        Edit("MoveRequests._why_not_lead", "(stop := runner.commands.stop) is not None", "False"),
+        directed(
+            "tests/unit/engine/leaders/test_even_leaders.py::"
+            "test_a_node_in_trouble_refuses_to_lead_until_it_is_over[set_machine_stopped]"
+        ),
     ),
     mutation(
         "S10-skip-unnoticed",

@@ -51,7 +51,7 @@ MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.4-query-taken-for-the-disk",
         "A query that does not end is taken for a disk that hangs, and holds up long reads.",
-        Edit("LevelDbTables.start_query", "self._snapshots.start_query(", "self._snapshots.start("),
+        Edit("LevelDbTables.start_query", "self._snapshots.start_query", "self._snapshots.start"),
         directed(
             "tests/contract/test_table_snapshots.py::test_a_query_that_does_not_end_holds_up_no_"
             "read_and_no_end_of_the_node"

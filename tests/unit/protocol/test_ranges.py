@@ -18,7 +18,7 @@ from raftstore.protocol.codec import MESSAGE_TYPES, decode, encode
 from raftstore.protocol.message import Message, Request
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import ATTEMPT_MAX, NUMBER_MAX, BatchApply, ChunkHeader
-from raftstore.state_machines import catalog
+from raftstore.state_machines import catalog, catalog_machine
 from raftstore.state_machines.batches.txn_records import AnyStep, Verdict
 from raftstore.storage.log.records import decode_record, encode_record
 from raftstore.types import (
@@ -51,7 +51,7 @@ LOGGED: tuple[Any, ...] = (
     catalog.DrainingEntry,
     catalog.RetiredEntry,
     catalog.ReplicaEntry,
-    *cast(Any, catalog._Command).__args__,
+    *cast(Any, catalog_machine._Command).__args__,
 )
 """What records hold besides rows."""
 OF_64_BITS = {"check"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from raftstore.config import NodeSettings, RebalanceSettings
 from raftstore.engine.leaders import move_requests
 from raftstore.engine.leaders.balancer import LOOK_MS, MOVE_MS, PAUSE_MS, LeaderBalancer
+from raftstore.ports.machine import MachineStop
 from raftstore.protocol.admin import StepDown
 from raftstore.protocol.leader_moves import AskLead, LeadRefused, TakeLead
 from raftstore.protocol.members import Drain
@@ -20,7 +22,7 @@ from raftstore.testing.leader_counts import LEADERLESS_MS_MAX, LeaderCounts
 from raftstore.testing.options import SimOptions
 from raftstore.testing.sim_cluster import REBALANCE, STORAGE, SimCluster
 from raftstore.testing.sim_node import SimNode
-from raftstore.types import ChannelId, NodeId, Term, channel_id
+from raftstore.types import NO_GUID, ChannelId, NodeId, Seq, Term, channel_id
 from tests.unit.engine.engine_world import ask, run
 
 pytestmark = pytest.mark.slow
@@ -199,7 +201,19 @@ def set_stood_still(runner: Any, is_on: bool) -> None:
     runner.leaders.stood_still(runner.clock.now_ms - (0 if is_on else move_requests.STALL_MS))
 
 
-@pytest.mark.parametrize("change", [set_low, set_stalled, set_draining, set_stood_still])
+def set_machine_stopped(runner: Any, is_on: bool) -> None:
+    """State machines that cannot go on here."""
+    stopped = SimpleNamespace(
+        stop=MachineStop(Seq(1), NO_GUID, "its code is not here"),
+        on_applied=lambda _answers: None,
+    )
+    for channel in runner.channels.values():
+        channel.commands = stopped if is_on else None
+
+
+@pytest.mark.parametrize(
+    "change", [set_low, set_stalled, set_draining, set_stood_still, set_machine_stopped]
+)
 def test_a_node_in_trouble_refuses_to_lead_until_it_is_over(
     change: Callable[[Any, bool], None],
 ) -> None:
