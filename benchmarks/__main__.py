@@ -1,9 +1,9 @@
 """``python -m benchmarks [--only NAME] [--json FILE] [--tiny] [--minutes N] [--rows N]``.
 
-Those that run for minutes by their nature (availability, background_work, catch_up, false_alarms,
-far_behind, growing, lost_disk, rebalance, scaling, slow_replica, snapshot_kills, switches,
-witness), or take the machine for themselves (hostile_clients), run only when named, and so does
-what needs Java (spark_read, spark_write).
+Those that run for minutes by their nature (audit_cost, availability, background_work, catch_up,
+false_alarms, far_behind, growing, lost_disk, rebalance, scaling, slow_replica, snapshot_kills,
+switches, witness), or take the machine for themselves (hostile_clients), run only when named, and
+so does what needs Java (spark_read, spark_write).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    audit_cost,
     availability,
     background_work,
     calls,
@@ -73,6 +74,7 @@ WITH_ROWS: dict[str, Callable[..., dict[str, Any]]] = {
     "spark_write": spark_write.run,
 }
 NAMED: dict[str, Callable[[bool], dict[str, Any]]] = {
+    "audit_cost": audit_cost.run,
     "background_work": background_work.run,
     "growing": growing.run,
     "rebalance": rebalance.run,

@@ -17,13 +17,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.counted import counted
-from raftstore import aio
+from raftstore import Audit, aio
 from raftstore.local_cluster import LocalCluster
 
 PARTITIONS: Final = 8
@@ -107,19 +107,29 @@ def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001 - the shape of every benc
 
 
 def measure(
-    *, tiny: bool, works: Iterable[Work] = WORKS
+    *,
+    tiny: bool,
+    works: Iterable[Work] = WORKS,
+    variables: Mapping[str, str] | None = None,
+    audit: Audit | None = None,
 ) -> dict[str, tuple[Counted, Counter[str]]]:
-    """By operation: what it costs, and the nodes' calls by function (all operations together)."""
+    """By operation: what it costs, and the nodes' calls by function (all operations together).
+
+    ``variables``: of the environment of every node.
+    """
     with tempfile.TemporaryDirectory(prefix="raftstore-calls-") as held:
-        cluster = LocalCluster(nodes=3)
+        names = ("n1", "n2", "n3")
+        cluster = LocalCluster(
+            nodes=3, environment=dict.fromkeys(names, variables) if variables else None
+        )
         files = {}
-        for name, endpoint in zip(("n1", "n2", "n3"), cluster.endpoints, strict=True):
+        for name, endpoint in zip(names, cluster.endpoints, strict=True):
             files[name] = Path(held) / f"{name}.json"
             counter = (sys.executable, "-m", "benchmarks.counted", str(files[name]))
             cluster.place(name, listen=endpoint, command=counter)
         with cluster:
             nodes = _Nodes({cluster.pid(name): file for name, file in files.items()})
-            return asyncio.run(_measured(cluster.endpoints, nodes, tiny, works))
+            return asyncio.run(_measured(cluster.endpoints, nodes, tiny, works, audit))
 
 
 class _Nodes:
@@ -149,8 +159,9 @@ async def _measured(
     nodes: _Nodes,
     tiny: bool,  # noqa: FBT001
     works: Iterable[Work],
+    audit: Audit | None,
 ) -> dict[str, tuple[Counted, Counter[str]]]:
-    client = await aio.connect(endpoints, timeout=60.0)
+    client = await aio.connect(endpoints, timeout=60.0, audit=audit)
     await client.create_table("counted", key="k", partitions=PARTITIONS)
     table = client.table("counted")
     await table.put_many([{"k": f"k{number}".encode(), "v": VALUE} for number in range(KEYS)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from jepsen_like.checker.audit import check_audit
 from jepsen_like.checker.facts import READS, is_answered, level_of, positions_of, table_of
 from jepsen_like.checker.fates import check_fates
 from jepsen_like.checker.lost_writes import check_lost_writes
@@ -75,6 +76,7 @@ def judge_rows(run: Run, tables: Iterable[str]) -> list[Verdict]:
         verdicts.append(_named(check_stream(run, table), table))
         if any(_is_placed(operation, table) for operation in run.history):
             verdicts.append(_named(check_staleness(run, table), table))
+            verdicts.append(_named(check_audit(run, table), table))
     in_session = [operation for operation in run.history if _promises_a_session(operation)]
     verdicts.append(check_sessions(in_session))
     fates = check_fates(run)
