@@ -412,20 +412,22 @@ class MemberWorld:
             if node.role is Role.LEADER:
                 for each in filter(config.is_witness, config.members):
                     base = min(core.rows_seq(), core.commit_seq)
-                    if core.is_only_witness(each) and self._may_let_go(each, core.commit_seq):
+                    is_only = core.is_only_witness(each)
+                    if is_only and self._may_let_go(each, core.commit_seq, core.rows_seq()):
                         base = core.commit_seq
                         self.late_skips += base > core.rows_seq()
                     self._let_go(ReplicaId(each, config.number_of(each)), base)
                     self.skips += 1
 
-    def _may_let_go(self, witness: NodeId, base: Seq) -> bool:
-        """Whether enough voters with rows said to a witness that they have what it holds."""
+    def _may_let_go(self, witness: NodeId, base: Seq, rows_seq: Seq) -> bool:
+        """Whether enough voters with rows have what a witness holds, as they said to it or to the
+        leader."""
         node = self.world[witness]
         if not (node.is_up and self.hosting[witness]):
             return False
         most = node.replica.held_at_most
         held = base if most is None else min(most, base)
-        return self._reported_rows(witness, held) >= held
+        return max(rows_seq, self._reported_rows(witness, held)) >= held
 
     def _let_go(self, witness: ReplicaId, seq: Seq) -> None:
         self.trimmed[witness] = max(seq, self.trimmed.get(witness, Seq(0)))

@@ -102,7 +102,8 @@ class AskBase(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
 
 
 class BaseOffer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
-    """The answer: the base of the sender's log with its folds; ``reason``: why there is none."""
+    """The answer: the base of the sender's log with its folds; ``reason``: why there is none.
+    ``rows_seq``, to a witness: up to where enough voters with rows acknowledged the log."""
 
     channel: ChannelId
     request_id: RequestId
@@ -111,6 +112,7 @@ class BaseOffer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     chain_hash: Digest
     folds: bytes
     reason: str = ""
+    rows_seq: Seq = Seq(0)
 
 
 ReplicaSnapshotMessage = (

@@ -12,7 +12,7 @@ from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import Tell
 from raftstore.errors import StorageError
-from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL
+from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL, WITNESS_BASE_LEVEL
 from raftstore.ports.log import Base, MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.message import Message
@@ -49,9 +49,14 @@ class SnapshotParts:
     rows_seq: Callable[[ChannelRunner, Seq], Seq] = lambda _, limit: limit
     """Up to where, and not above the limit, voters with rows hold what a witness has (W6)."""
 
-    def why_not_behind(self, runner: ChannelRunner, base: Base) -> str | None:
-        """Why the log here must not begin behind this base; None: it may."""
-        reason = self.why_kept(runner, base.seq)
+    def why_not_behind(
+        self, runner: ChannelRunner, base: Base, sender: NodeId, rows_seq: Seq
+    ) -> str | None:
+        """Why the log here must not begin behind this base; None: it may. ``rows_seq``: as the
+        sender says (BaseOffer); an older version has no word for it, and gives a witness no base
+        but one that enough voters with rows acknowledged."""
+        is_newer = sender in self.nodes_at_level(WITNESS_BASE_LEVEL)
+        reason = self.why_kept(runner, base.seq, rows_seq if is_newer else base.seq)
         if reason is None and runner.hole is not None:
             reason = self.log.why_hole_stays(runner.channel, base)
         if reason is None:
@@ -73,14 +78,15 @@ class SnapshotParts:
             f"{base.chain_hash.hex()} in the base of {node_name(sender)}"
         )
 
-    def why_kept(self, runner: ChannelRunner, base_seq: Seq) -> str | None:
+    def why_kept(self, runner: ChannelRunner, base_seq: Seq, rows_seq: Seq = Seq(0)) -> str | None:
         """W6: why the log here must not begin behind a base at this seq; None: it may. A witness
-        lets go of nothing that it holds, or may have held, before enough voters with rows do."""
+        lets go of nothing that it holds, or may have held, before enough voters with rows do, by
+        their reports or as the leader knows (``rows_seq``)."""
         if runner.has_rows:
             return None
         most = runner.core.held_at_most
         held = base_seq if most is None else min(most, base_seq)
-        rows = self.rows_seq(runner, held)
+        rows = max(rows_seq, self.rows_seq(runner, held))
         if rows >= held:
             return None
         return f"voters with rows are known to have what is up to seq {rows}, the log here {held}"

@@ -487,7 +487,7 @@ class SnapshotReceiver:
             return
         reason = offer.reason or why_no_base(transfer.lacking, offer.seq)
         base = Base(offer.term, offer.seq, offer.chain_hash, offer.folds)
-        reason = reason or self._parts.why_not_behind(transfer.runner, base)
+        reason = reason or self._parts.why_not_behind(transfer.runner, base, sender, offer.rows_seq)
         if reason is not None:
             self._fail(transfer, reason, now_ms)
             return

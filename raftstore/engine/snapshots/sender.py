@@ -181,6 +181,11 @@ class SnapshotSender:
             "witness may skip it when they do"
         )
 
+    def _rows_seq_for(self, witness: NodeId, channel: ChannelId) -> Seq:
+        """W6: spares a witness the reports of voters that acknowledged and are down since."""
+        core = self._channels[channel].core
+        return core.rows_seq() if core.config().is_witness(witness) else Seq(0)
+
     def _session_of(self, to: NodeId, channel: ChannelId) -> Session | None:
         found = (one for one in self.sessions.values() if (one.to, one.channel) == (to, channel))
         return next(found, None)
@@ -442,6 +447,7 @@ class SnapshotSender:
             base.chain_hash,
             b"" if reason else base.folds,
             reason or "",
+            Seq(0) if reason else self._rows_seq_for(sender, request.channel),
         )
         self._send(sender, offer)
 

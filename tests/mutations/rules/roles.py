@@ -124,8 +124,32 @@ ROLE_RULES: tuple[Mutation, ...] = (
     mutation(
         "W6-held",
         "A witness far behind lets go what it holds for a late voter.",
-        Edit("SnapshotParts.why_not_behind", "self.why_kept(runner, base.seq)", "None"),
+        Edit(
+            "SnapshotParts.why_not_behind",
+            "self.why_kept(runner, base.seq, rows_seq if is_newer else base.seq)",
+            "None",
+        ),
         directed(ENDINGS + "offer_of_a_base_is_refused_by_a_witness_that_holds_more"),
+    ),
+    mutation(
+        "W6-acknowledged",
+        "A witness waits for the reports of a voter that acknowledged and is down.",
+        Edit(
+            "SnapshotParts.why_kept",
+            "max(rows_seq, self.rows_seq(runner, held))",
+            "self.rows_seq(runner, held)",
+        ),
+        directed(
+            ENDINGS + "base_is_taken_by_a_witness_whose_leader_knows_that_others_hold_as_much"
+        ),
+    ),
+    mutation(
+        "W6-older-leader",
+        "A witness refuses every base of a leader of an older version.",
+        Edit("SnapshotParts.why_not_behind", "rows_seq if is_newer else base.seq", "rows_seq"),
+        directed(
+            ENDINGS + "base_is_taken_by_a_witness_whose_leader_knows_that_others_hold_as_much"
+        ),
     ),
     mutation(
         "W6-held-once",

@@ -13,7 +13,7 @@ from typing import Any
 from raftstore.config import SnapshotSettings
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.errors import CorruptRecordError
-from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL
+from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL, WITNESS_BASE_LEVEL
 from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair, ResumePoint
 from raftstore.ports.tables import Barrier
@@ -129,6 +129,7 @@ class Bench:
     def __init__(self, *, rows_to: int = 0, **settings: Any) -> None:
         self.now_ms = 1_000
         self.hole_stays: str | None = None
+        self.older: set[NodeId] = set()
         self.did: list[str] = []
         """Steps of copies and tables, of the log and of the channel, in order."""
         self.sent: list[tuple[NodeId, Message]] = []
@@ -237,6 +238,8 @@ class Bench:
         self.sent.append((to, message))
 
     def _nodes_at_level(self, level: int) -> tuple[NodeId, ...]:
+        if level == WITNESS_BASE_LEVEL:
+            return tuple(self.known - self.older)
         assert level in (SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL)
         return tuple(self.known if level == SNAPSHOT_LEVEL else self.known & self.knows_rest)
 

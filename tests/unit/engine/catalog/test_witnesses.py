@@ -233,6 +233,8 @@ def test_base_for_a_witness_waits_for_voters_with_rows(monkeypatch: pytest.Monke
     late.boot()
     run(world.cluster, 5_000)
     assert sender._why_no_base_for(witness.node, world.channel, at) is None
+    assert sender._rows_seq_for(witness.node, world.channel) >= at.seq
+    assert sender._rows_seq_for(late.node, world.channel) == 0
     follower = runner_of(world, late).core
     assert follower.rows_seq() == 0, "only a leader knows"
     monkeypatch.undo()

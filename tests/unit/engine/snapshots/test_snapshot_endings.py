@@ -252,6 +252,27 @@ def test_offer_of_a_base_is_refused_by_a_witness_that_holds_more(
         assert bench.done() == []
 
 
+@pytest.mark.parametrize(
+    ("acknowledged", "is_older", "is_taken"),
+    [(5, False, True), (4, False, False), (0, False, False), (0, True, True)],
+)
+def test_base_is_taken_by_a_witness_whose_leader_knows_that_others_hold_as_much(
+    acknowledged: int, *, is_older: bool, is_taken: bool
+) -> None:
+    """W6: who acknowledged may be down since, and reports nothing; a leader below level 8 has no
+    word for it, and gives no other base."""
+    bench = Receiving(rows_to=3)
+    bench.mine.has_rows, bench.mine.core.held_at_most = False, 9
+    bench.asking_base()
+    if is_older:
+        bench.older.add(bench.source())
+    bench.offer_base(rows_seq=Seq(acknowledged))
+    if is_taken:
+        assert bench.done() == ["pause orders/3", "rebase orders/3"]
+    else:
+        assert bench.failed().startswith("voters with rows are known to have what is up to seq")
+
+
 def test_hole_that_nobody_fills_is_covered_by_a_base_that_may_stand_for_it() -> None:
     """S0.3: the log says whether it may; who leads is no matter."""
     bench = Receiving()
