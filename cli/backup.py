@@ -40,7 +40,7 @@ def create(context: Context, /, place: str, tables: tuple[str, ...], *, full: bo
     Each table is in it as it was at one moment, and each micro-batch as a whole or not at all.
     Partitions that did not change since the newest backup of the place are not read again, and
     files that are there are not written again. A backup that was stopped is none; what it wrote is
-    used by the next one.
+    used by the next one. Channel sets are in no backup; those left out are named.
 
     \b
     Example:
@@ -53,10 +53,15 @@ def create(context: Context, /, place: str, tables: tuple[str, ...], *, full: bo
         made = create_backup(
             client, place, tables=tables, full=full, progress=lambda report: tell(report.rows)
         )
+        left_out = [] if tables else [info.name for info in client.channelsets()]
     reported = _shown(made)
-    context.show(
-        {**reported, "positions": {table.name: table.position for table in made.tables}}, [reported]
-    )
+    positions = {table.name: table.position for table in made.tables}
+    context.show({**reported, "positions": positions, "left_out": left_out}, [reported])
+    if left_out:
+        context.say(
+            f"warning: not in the backup: channel sets {', '.join(left_out)}, whose state is that "
+            "of their machines; a backup is of tables"
+        )
 
 
 @backups.command("ls")

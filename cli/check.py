@@ -12,6 +12,7 @@ import click
 
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.names import TABLE
+from raftstore.cli.placed import placed_info
 from raftstore.client.results import NodeStatus
 from raftstore.errors import RaftstoreError
 from raftstore.node.units import parse_duration_ms
@@ -152,7 +153,7 @@ def check_table(
     asked = Bounds(max_lag, staleness_ms, max_batches_behind)
 
     def judge(view: ClusterViewAnswer, client: Any) -> Verdict:
-        client.table_info(name)  # a typo is reported as such
+        placed_info(client, name)  # a typo is reported as such
         return judge_table(view, name, Level(level), asked, warn_lag)
 
     return _run(context, judge)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from raftstore.cli.common import Context, now_text, pass_context
+from raftstore.cli.placed import placed_info
 from raftstore.cli.watch import watched
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, ReplicaHint
 from raftstore.types import node_name
@@ -39,7 +40,7 @@ def lag(context: Context, table: str | None, *, node: str | None, watch: bool) -
     """
     with context.connect() as client:
         if table is not None:
-            client.table_info(table)  # a typo is reported as such
+            placed_info(client, table)  # a typo is reported as such
         watched(
             context,
             partial(client.cluster_view, node),

@@ -282,6 +282,7 @@ EVENT_TYPES: Final = (
     "machine_stopped",
     "machine_resumed",
     "machine_version",
+    "machine_finding",
     "audit_violation",
 )
 """What nodes keep events of. What happens with every request is counted, not kept."""

@@ -37,6 +37,7 @@ from raftstore.config import MIB
 from raftstore.errors import (
     ArgumentError,
     BackupError,
+    SchemaError,
     UnavailableError,
     UnknownTableError,
 )
@@ -70,7 +71,9 @@ def create_backup(
     Each table is taken in one state: everything acknowledged before its turn is in it, and each
     micro-batch as a whole or not at all. The backup exists when its manifest does, at the end; what
     a call that was stopped has written is used by the next one. ``full``: read and write everything
-    again, whatever is there. Raises UnknownTableError, UnavailableError, BackupError.
+    again, whatever is there. Channel sets are in no backup (``client.channelsets`` lists them).
+
+    Raises UnknownTableError, UnavailableError, BackupError, and SchemaError for a channel set.
     """
     if isinstance(tables, str):
         raise ArgumentError(f"tables={tables!r:.80} is one name; give a list of names")
@@ -79,6 +82,13 @@ def create_backup(
     named = list(dict.fromkeys(tables)) or [
         info.name for info in client.tables() if info.settings.restoring is None
     ]
+    sets = {info.name for info in client.channelsets()} if tables else ()
+    if of_machines := [name for name in named if name in sets]:
+        raise SchemaError(
+            f"{', '.join(map(repr, of_machines))} cannot be in a backup, which is of tables: the "
+            "state of a channel set is its machine's; have the machine give what is to be kept "
+            "(query_all), and put it into a table"
+        )
     for name in named:
         _refuse_restoring(client.table_info(name))
     with creation(place) as claim:

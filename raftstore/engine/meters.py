@@ -12,7 +12,7 @@ from typing import Final
 from raftstore.engine.channel.channel_parts import RoleBefore
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.metrics import DURATIONS_MS, FixedHistogram, Histogram, Labels, Sample
-from raftstore.protocol.machines import MachineAnswer, ReplicaRead
+from raftstore.protocol.machines import CommandAck, MachineAnswer, ReplicaRead
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.reads import (
@@ -143,6 +143,11 @@ class Meters:
         else:
             outcome = "conflict" if message.conflict else "committed"
         self.count("raftstore_writes_total", ("outcome", outcome))
+        if isinstance(message, CommandAck):
+            ended = "applied"
+            if message.is_rejected:
+                ended = "skipped" if message.is_skipped else "rejected"
+            self.count("raftstore_commands_answered_total", ("outcome", ended))
         began_ms = self._writes.pop(message.guid, None)
         if began_ms is not None:
             self._write_times.observe(now_ms - began_ms)

@@ -122,6 +122,11 @@ HELP: Final = {
     "kept no longer, since it was too much.",
     "raftstore_table_merges": "Times that the files of a channel's table were merged on purpose.",
     "raftstore_table_merged_bytes": "Bytes that these merges gave back.",
+    "raftstore_machine_partitions": "Partitions of channel sets here.",
+    "raftstore_machine_partitions_stopped": "Those whose state machine stands at a command that it "
+    "cannot apply; `raftstore machine info` says at which and why. Alert on any.",
+    "raftstore_commands_answered": "Commands of state machines that this node answered as their "
+    "leader: applied, rejected by the machine, or skipped by an operator. A retry counts again.",
     "raftstore_scan_pins": "States of the tables kept for the pages of scans.",
     "raftstore_scans_under_way": "Long reads on other threads.",
     "raftstore_pending_messages": "Payloads held until the leader names them.",

@@ -16,6 +16,7 @@ _LOUD: Final = {
     "storage_stalled": logging.ERROR,
     "disk_low": logging.WARNING,
     "machine_finding": logging.WARNING,
+    "machine_stopped": logging.ERROR,
 }
 
 

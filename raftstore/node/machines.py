@@ -70,7 +70,9 @@ class InstalledMachines:
             raise UnknownMachineError(failed[1])
         try:
             found = self._found(name)
-            source = self._loaded[name] = source_of(name, found)
+            source = source_of(name, found)
+            _try_to_make(source)
+            self._loaded[name] = source
         except UnknownMachineError as error:
             while len(self._failed) >= FAILED_MAX:
                 del self._failed[next(iter(self._failed))]
@@ -142,6 +144,18 @@ def source_of(name: str, found: Any) -> MachineSource:
                 "raftstore.JSON or raftstore.codec(int)"
             )
     return MachineSource(name, found, version, oldest)
+
+
+def _try_to_make(source: MachineSource) -> None:
+    """Raises UnknownMachineError where no object can be made: each partition would stop by it."""
+    try:
+        source.make()
+    except BaseException as error:  # it is somebody else's, and must not end a thread
+        text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+        raise UnknownMachineError(
+            f"{source.name} cannot be made without arguments ({text[:REASON_CHARS_MAX]}); take "
+            "what it needs from commands, or from constants of its module"
+        ) from error
 
 
 def _findings(machine: type[StateMachine]) -> list[str]:

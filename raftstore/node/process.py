@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import signal
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -242,8 +243,20 @@ class NodeProcess:
             reserve_bytes=lambda: store.space.reserve.kept_bytes,
             extra_status=lambda: {"traffic": network.traffic.totals()},
             extra_metrics=self._measured,
-            machines=InstalledMachines(self._settings.machines.directories, log_event),
+            machines=InstalledMachines(self._settings.machines.directories, self._on_finding),
         )
+
+    def _on_finding(self, name: str, values: dict[str, object]) -> None:
+        """On the thread that imports a user's machine: an event of the node, on its own thread."""
+
+        def tell() -> None:
+            if self._runner is None:
+                log_event(name, values)
+            else:
+                self._runner.events.tell(name, **values)
+
+        with suppress(RuntimeError):  # the loop is closed: the process is about to end
+            self._loop.call_soon_threadsafe(tell)
 
     @staticmethod
     def _on_event(name: str, values: dict[str, object]) -> None:

@@ -36,10 +36,10 @@ class Worker:
         """Do the job behind the others."""
         self._jobs.put(job)
 
-    def stop(self, timeout_s: float | None = None) -> None:
-        """End the thread after the jobs before this call; wait no longer than ``timeout_s``."""
+    def stop(self) -> None:
+        """End the thread after the jobs before this call."""
         self._jobs.put(None)
-        self._thread.join(timeout_s)
+        self._thread.join()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import click
@@ -32,6 +33,10 @@ class FakeClient:
 
     def __exit__(self, *_: object) -> None:
         """Nothing to close."""
+
+    def channelsets(self) -> list[Any]:
+        """One that is in no backup."""
+        return [SimpleNamespace(name="counters")]
 
 
 @pytest.fixture
@@ -87,10 +92,15 @@ def test_create_shows_what_was_made_and_at_which_positions(
     told = json.loads(run("backup", "create", "/b", "--table", "orders", "-o", "json").stdout)
     assert calls == [{"client": FakeClient, "url": "/b", "tables": ("orders",), "full": False}]
     assert (told["backup"], told["rows"], told["positions"]) == (MANIFEST.id, 3, {"orders": "p"})
-    line = run("backup", "create", "/b", "--full").stdout
+    assert told["left_out"] == []
+    full = run("backup", "create", "/b", "--full")
     assert calls[1]["full"] is True
-    assert MANIFEST.id in line
-    assert "position" not in line
+    assert MANIFEST.id in full.stdout
+    assert "position" not in full.stdout
+    assert "not in the backup: channel sets counters, whose state" in full.stderr
+    assert json.loads(run("backup", "create", "/b", "-o", "json").stdout)["left_out"] == [
+        "counters"
+    ]
 
 
 def test_restore_takes_names_and_new_names(calls: list[Mapping[str, Any]]) -> None:

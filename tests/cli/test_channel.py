@@ -22,7 +22,7 @@ from raftstore.client.comparing.results import (
     ReplicaComparison,
 )
 from raftstore.client.results import ReplicaDigest, TableDigest
-from raftstore.errors import ArgumentError, UnknownTableError
+from raftstore.errors import ArgumentError, SchemaError, UnknownTableError
 from raftstore.types import NodeId, Seq
 
 NODES = ("n1", "n2", "n3")
@@ -176,6 +176,28 @@ class TwoPartitions(FakeClient):
         if partition == 1:
             return super().content_hash(table, replica, partition=0)
         return TableDigest(table, replica, (ReplicaDigest(0, replica, "aa", 3, Seq(5)),))
+
+
+@pytest.mark.parametrize("name", ["counters", "counters/0"])
+def test_verify_takes_channel_sets_like_tables(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Their partitions are channels, too, whose replicas may differ."""
+
+    class Counters(FakeClient):
+        """Has a channel set in the place of the table."""
+
+        def table_info(self, name: str) -> Any:
+            """As a real client."""
+            raise SchemaError(f"{name!r} is a channel set")
+
+        def channelset_info(self, name: str) -> Any:
+            """One partition."""
+            found = super().table_info("orders")
+            return SimpleNamespace(**{**vars(found), "name": name})
+
+    client = Counters(n1=[("aa", 7)], n2=[("aa", 7)])
+    result = run(monkeypatch, client, "channel", "verify", name, "-o", "json")
+    assert result.return_value == 0
+    assert [row["channel"] for row in json.loads(result.stdout)] == ["counters/0"] * 2
 
 
 @pytest.mark.parametrize(

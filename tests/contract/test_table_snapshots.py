@@ -294,7 +294,7 @@ def test_a_query_that_does_not_end_holds_up_no_read_and_no_end_of_the_node(
         snapshot.page(b"", b"", 9)
     asking = world.tables._snapshots._asking
     assert asking is not None
-    asking._thread.join(10)
+    asking.stop(10)
     assert (late, world.failures) == ([], [])
 
 

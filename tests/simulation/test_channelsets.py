@@ -143,6 +143,12 @@ class World:
                 found.append(f"{commands.stop.seq}: {commands.stop.reason}")
         return found
 
+    def metric(self, name: str) -> list[float]:
+        """The value of a metric at each node."""
+        runners = [self.cluster.nodes[node].runner for node in self.cluster.node_ids]
+        samples = [runner.reports.metrics()[0] for runner in runners if runner is not None]
+        return [value for each in samples for sample, _, value in each if sample == name]
+
 
 def calm(seed: int = 1) -> SimOptions:
     """A world without faults."""
@@ -227,9 +233,12 @@ def test_a_command_that_cannot_be_applied_stops_its_partition_until_the_code_is_
     assert isinstance(refused, RequestError)
     assert "the state machine stopped at seq" in str(refused)
     assert isinstance(refused, MachineStoppedError) or refused.code == "timeout"
+    assert world.metric("raftstore_machine_partitions_stopped") == [1.0] * 3
     world.restart(Mended)
     assert world.total(1) == 667
     assert world.stops() == []
+    assert world.metric("raftstore_machine_partitions_stopped") == [0.0] * 3
+    assert world.metric("raftstore_machine_partitions") == [1.0] * 3
 
 
 def test_an_operator_has_a_command_skipped_at_every_replica() -> None:

@@ -7,10 +7,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from raftstore.engine.channel.apply_feed import APPLY_BYTES_PER_STEP, ApplyFeed
 from raftstore.engine.channel.channel_parts import ChannelParts
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
-from raftstore.errors import DecodeError, GuidExpiredError, MachineStoppedError, Refusal
+from raftstore.errors import (
+    DecodeError,
+    GuidExpiredError,
+    MachineStoppedError,
+    QuorumTimeoutError,
+    Refusal,
+)
 from raftstore.ports.machine import MachineStop
 from raftstore.ports.tables import Answers
 from raftstore.protocol.machines import (
@@ -86,6 +94,9 @@ class UserCommands:
 
     def answer(self, client: int, message: PubAck | PubReject) -> PubAck | PubReject:
         """The answer to a command in the place of what the core has to say about its record."""
+        if type(message) is PubReject and message.code == QuorumTimeoutError.code and self.stop:
+            # It is committed and stays so; whoever waits for it learns what it waits for.
+            return replace(message, message=f"{message.message}; {self._stopped(self.stop)}")
         if client == CLIENT_HANDLE_SELF or type(message) is not PubAck:
             return message  # of the leader's own step, a refusal, or answered by the leader
         fresh = self._fresh.get(message.last_seq)
@@ -121,13 +132,15 @@ class UserCommands:
         """Why no new command is taken; None: they are."""
         if self.stop is None:
             return None
-        text = (
-            f"{self._name}: the state machine stopped at seq {self.stop.seq} "
-            f"(command {guid_text(self._channel, self.stop.guid)}): {self.stop.reason}; install "
+        return Refusal(MachineStoppedError, self._stopped(self.stop))
+
+    def _stopped(self, stop: MachineStop) -> str:
+        return (
+            f"{self._name}: the state machine stopped at seq {stop.seq} "
+            f"(command {guid_text(self._channel, stop.guid)}): {stop.reason}; install "
             "code that can apply it and restart the nodes, or have it skipped (raftstore machine "
             "skip)"
         )
-        return Refusal(MachineStoppedError, text)
 
     def on_applied(self, answers: Answers) -> MachineStop | None:
         """Records were applied; the stop, if the machine stopped behind them."""

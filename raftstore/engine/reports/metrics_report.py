@@ -78,8 +78,17 @@ def _node(node: NodeParts) -> Iterator[Sample]:
     yield from _snapshots(node)
     yield from _standbys(node)
     yield "raftstore_rows_expired_total", (), float(node.expirer.expired_total)
+    yield from _machines(node)
     yield "raftstore_scan_pins", (), float(node.reader.scans.pins)
     yield "raftstore_scans_under_way", (), float(node.reader.scans.under_way)
+
+
+def _machines(node: NodeParts) -> Iterator[Sample]:
+    """State machines of users."""
+    commands = [each.commands for each in node.channels.values() if each.commands is not None]
+    stopped = sum(each.stop is not None for each in commands)
+    yield "raftstore_machine_partitions", (), float(len(commands))
+    yield "raftstore_machine_partitions_stopped", (), float(stopped)
 
 
 def _standbys(node: NodeParts) -> Iterator[Sample]:

@@ -25,6 +25,7 @@ from raftstore.ports.tables import Counted, ExpiryPage, Page, ReadDone, SealedPa
 from raftstore.record_machine import Row
 from raftstore.storage.stalls import UNWATCHED, Area, StallWatch
 from raftstore.storage.tables.leveldb_reads import LevelDbReads
+from raftstore.storage.tables.query_threads import QueryThreads
 from raftstore.storage.tables.views import Shared
 from raftstore.storage.worker import Worker
 from raftstore.types import ChannelId, History, Seq
@@ -122,7 +123,7 @@ class SnapshotReads:
         self._on_failed = on_failed
         self._open: dict[int, LevelDbSnapshot] = {}
         self._worker: Worker | None = None
-        self._asking: Worker | None = None
+        self._asking: QueryThreads | None = None
         """Asks machines of users, whose code may take as long as it likes."""
         self._is_closing = Event()
         self._stalls, self._path = UNWATCHED, Path()
@@ -153,7 +154,7 @@ class SnapshotReads:
     def start_query(self, ask: Callable[[], ReadDone], done: Callable[[ReadDone], object]) -> None:
         """The same on the thread of users' queries, whose slowness says nothing of the disk."""
         if self._asking is None:
-            self._asking = Worker("raftstore-query", self._on_failed)
+            self._asking = QueryThreads(self._on_failed, lambda: self._stalls.now_ms)
 
         def unless_closing() -> None:
             if self._is_closing.is_set():

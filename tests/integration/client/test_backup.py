@@ -20,6 +20,7 @@ from raftstore.client.blocking.client import Client, connect
 from raftstore.errors import (
     ArgumentError,
     BackupError,
+    SchemaError,
     StoreTooOldError,
     TableExistsError,
     UnavailableError,
@@ -121,7 +122,7 @@ def test_gap_12_table_comes_back_under_another_name_with_all_that_it_had(tmp_pat
 def test_every_table_is_in_it_but_those_that_are_not_whole(tmp_path: Path) -> None:
     """By default; one that is named must be there and whole."""
 
-    def work(_: FakeCluster, client: Client) -> None:
+    def work(cluster: FakeCluster, client: Client) -> None:
         client.create_table("other", key="k", partitions=1)
         client.create_table("half", key="k", partitions=1, restoring="0" * 32)
         made = backup.create_backup(client, str(tmp_path))
@@ -132,6 +133,9 @@ def test_every_table_is_in_it_but_those_that_are_not_whole(tmp_path: Path) -> No
             backup.create_backup(client, str(tmp_path), tables=["nix"])
         with pytest.raises(ArgumentError, match="is one name"):
             backup.create_backup(client, str(tmp_path), tables="t")
+        cluster.add_table("c", 1, key=(), machine="mine:Counter")
+        with pytest.raises(SchemaError, match="'c' cannot be in a backup, which is of tables"):
+            backup.create_backup(client, str(tmp_path), tables=["t", "c"])
         assert len(backup.list_backups(str(tmp_path))) == 1
 
     run(work)

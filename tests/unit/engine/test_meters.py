@@ -11,6 +11,7 @@ from raftstore.core.replica import ReplicaStatistics
 from raftstore.engine import meters as meters_module
 from raftstore.engine.meters import Meters, channel_labels
 from raftstore.metrics import FixedHistogram
+from raftstore.protocol.machines import CommandAck
 from raftstore.protocol.message import Failed
 from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.reads import (
@@ -191,3 +192,19 @@ def test_totals_grow_and_keep_what_closed_channels_counted() -> None:
         meters.channel_closed(channel)
     assert meters.repeated_before == 10
     assert channel_labels("t", 3) == (("table", "t"), ("partition", "3"))
+
+
+def test_ends_of_commands_are_counted_by_what_the_machine_made_of_them() -> None:
+    """And as committed writes, which they are, too."""
+    meters = Meters()
+    of = (CHANNEL, Term(1), GUID, Seq(1), Seq(1), Term(1), "fsync", 2)
+    meters.write_ended(CommandAck(*of), 300)
+    for is_skipped in (False, True, True):
+        meters.write_ended(CommandAck(*of, is_rejected=True, is_skipped=is_skipped), 300)
+    found = {labels: value for name, labels, value in meters.samples() if "commands" in name}
+    assert found == {
+        (("outcome", "applied"),): 1.0,
+        (("outcome", "rejected"),): 1.0,
+        (("outcome", "skipped"),): 2.0,
+    }
+    assert ("raftstore_writes_total", (("outcome", "committed"),), 4.0) in meters.samples()

@@ -28,6 +28,10 @@ class Unfinished(raftstore.StateMachine):
 class Zero(Counter):
     version = 0
 
+class Asking(Counter):
+    def __init__(self, name):
+        self.name = name
+
 class Wordy(Counter):
     results = {}
 
@@ -67,6 +71,7 @@ def test_a_file_beside_the_program_is_found_in_the_directories_of_the_node(
         ("my_counters:Missing", "has no attribute 'Missing'"),
         ("my_counters:plain", "is 5, and no class derived from raftstore.StateMachine"),
         ("my_counters:Unfinished", "lacks apply; write these methods"),
+        ("my_counters:Asking", "cannot be made without arguments (TypeError: Asking.__init__()"),
         ("my_counters:Wordy", "has results = {}, which is no codec; give raftstore.BYTES"),
         ("my_ending:Counter", "my_ending:Counter: GeneratorExit: half \\udc80; install"),
         ("my_counters:Zero", "has version 0 and oldest_version 2"),
