@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from raftstore.config import MIB
@@ -32,6 +31,7 @@ from raftstore.engine.snapshots.decisions import (
     why_no_table,
 )
 from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.engine.snapshots.places import Places
 from raftstore.engine.snapshots.transfer import Stage, Transfer
 from raftstore.errors import StorageError
 from raftstore.ports.log import Base
@@ -73,8 +73,7 @@ class SnapshotReceiver:
         self._attempts = Attempts()
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """When something of a channel is to be asked for, again or at all."""
-        self._queue: dict[ChannelId, None] = {}
-        """Channels that found no place, the oldest first; each looks again from time to time."""
+        self._places = Places(self.transfers, self._settings.fetch_max)
         self._shortage = parts.shortage
         self.received_bytes = self.received_chunks = 0
         self.pauses = CopyPauses(self._settings.retry_ms, self._settings.pause_ms_max)
@@ -118,7 +117,7 @@ class SnapshotReceiver:
         """Its table was dropped, or it is opened anew."""
         channel = runner.channel
         self.deadlines.cancel(channel)
-        self._queue.pop(channel, None)
+        self._places.leave(channel)
         self._attempts.closed(channel)
         self._damaged.pop(channel, None)
         transfer = self.transfers.pop(channel, None)
@@ -135,8 +134,7 @@ class SnapshotReceiver:
     def peer_lost(self, node: NodeId, now_ms: int) -> None:
         """The sender may be dead: another one is asked for the rest."""
         for transfer in tuple(self.transfers.values()):
-            is_waiting = transfer.stage in (Stage.ASKING, Stage.COPYING)
-            if transfer.source == node and is_waiting:
+            if transfer.source == node and transfer.stage in (Stage.ASKING, Stage.COPYING):
                 self._fail(transfer, f"the connection to {node_name(node)} broke", now_ms)
 
     def on_timer(self, now_ms: int) -> None:
@@ -147,13 +145,13 @@ class SnapshotReceiver:
             if transfer is not None:
                 self._repeat(transfer, now_ms)
             elif runner is not None:
-                self._queue.pop(channel, None)
+                self._places.leave(channel)
                 self._begin(runner, now_ms)
 
     def _leave(self, transfer: Transfer, now_ms: int) -> None:
-        """A place is free: some look at once, for the first may have no use for it."""
+        """A place is free, for which others may wait."""
         del self.transfers[transfer.runner.channel]
-        for channel in islice(self._queue, self._settings.fetch_max):
+        for channel in self._places.first(for_base=transfer.is_for_base):
             self.deadlines.push(channel, now_ms)
 
     def _begin(self, runner: ChannelRunner, now_ms: int) -> None:
@@ -165,30 +163,30 @@ class SnapshotReceiver:
         if is_damaged and runner.elector.role is Role.LEADER:
             return  # reported again when another one leads
         sources = self._parts.sources(runner)
-        if self._is_full():
-            self._queue[channel] = None
-        if not sources or self._is_full():
+        for_base = self._is_base_enough(runner)
+        if not sources or self._places.is_full(for_base=for_base):
+            self._places.wait(channel, for_base=for_base)
             self.deadlines.push(channel, now_ms + self._settings.retry_ms)
             return
-        pause_ms = self._pause_ms(runner, now_ms)
+        pause_ms = 0 if for_base or channel in self._begun else self._pause_ms(runner, now_ms)
         if pause_ms:
             self.deadlines.push(channel, now_ms + pause_ms)
             return
         source = self._attempts.source(channel, sources)
-        transfer = Transfer(runner, source, started_ms=now_ms)
-        self.transfers[runner.channel] = transfer
+        self.transfers[channel] = transfer = Transfer(runner, source, for_base, started_ms=now_ms)
         self._await_disk(transfer, now_ms)
         self._tables.start_barrier(runner.channel, partial(self._on_barrier, transfer))
 
+    def _is_base_enough(self, runner: ChannelRunner) -> bool:
+        """Whether a base is what it asks for next, as far as can be said before the barrier."""
+        channel, core = runner.channel, runner.core
+        is_reached = 0 < core.trimmed_to - 1 <= self._tables.base_max(channel)
+        lacks_rows = core.lacks_rows or channel in self._damaged
+        return not lacks_rows and (is_reached or self._attempts.tries_base(channel))
+
     def _pause_ms(self, runner: ChannelRunner, now_ms: int) -> int:
         """How long a new copy waits: of those before it none brought this replica up to date."""
-        channel, core = runner.channel, runner.core
-        is_base_enough = not (
-            core.lacks_rows or channel in self._damaged
-        ) and core.trimmed_to - 1 <= self._tables.base_max(channel)
-        if channel in self._begun or is_base_enough:
-            return 0
-        pause_ms = self.pauses.left_ms(channel, now_ms)
+        pause_ms = self.pauses.left_ms(runner.channel, now_ms)
         if pause_ms:
             self._note_pause(runner)
         return pause_ms
@@ -213,9 +211,6 @@ class SnapshotReceiver:
         self._attempts.begin_anew(channel)
         self._abandon(self._begun.pop(channel, None))
 
-    def _is_full(self) -> bool:
-        return len(self.transfers) >= self._settings.fetch_max
-
     def _on_barrier(self, transfer: Transfer, barrier: Barrier, now_ms: int) -> None:
         """The table here survives a power cut as it is: a log may be cut up to there."""
         if not self._is_current(transfer):
@@ -235,7 +230,12 @@ class SnapshotReceiver:
                 transfer.source = transfer.runner.elector.leader or transfer.source
             request = AskBase(channel, self._new_id(), transfer.lacking.base_max)
             self._ask(transfer, request, now_ms)
+        elif transfer.is_for_base and self._places.is_full(for_base=False):
+            self._leave(transfer, now_ms)
+            self._places.wait(channel, for_base=False)
+            self.deadlines.push(channel, now_ms + self._settings.retry_ms)
         else:
+            transfer.is_for_base = False
             self._ask_table(transfer, now_ms)
 
     def _new_id(self) -> int:

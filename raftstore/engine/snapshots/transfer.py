@@ -35,6 +35,8 @@ class Transfer:
 
     runner: ChannelRunner
     source: NodeId
+    is_for_base: bool = False
+    """It is expected to take a base and no table."""
     stage: Stage = Stage.LOOKING
     lacking: Lacking | None = None
     request_id: int = 0

@@ -208,7 +208,7 @@ CATCHING_UP_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.6-copy-pauses",
         "A replica that is too slow for its leader is copied to again and again, without end.",
-        Edit("SnapshotReceiver._pause_ms", "self.pauses.left_ms(channel, now_ms)", "0"),
+        Edit("SnapshotReceiver._pause_ms", "self.pauses.left_ms(runner.channel, now_ms)", "0"),
         directed(THROTTLED + "is_not_copied_to_without_end_when_logs_are_short"),
     ),
     mutation(

@@ -59,6 +59,12 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         directed(RECEIVER + "channel_without_a_place_begins_when_one_is_free"),
     ),
     mutation(
+        "S6.6-base-waits",
+        "The base that a copied table needs waits for a place among the tables that are copied.",
+        Edit("SnapshotReceiver._begin", "self._is_base_enough(runner)", "False"),
+        directed(RECEIVER + "base_waits_for_no_place_among_the_tables"),
+    ),
+    mutation(
         "S6.6-endless-rests",
         "Copies rest for ever longer, the later the main loop is.",
         Edit(
