@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from raftstore.engine.channel.user_commands import UserCommands
+from raftstore.ports.machine import MachineStop
 from raftstore.protocol.publish import PubReject
-from raftstore.record_machine import MachineStop
 from raftstore.types import Guid, Seq, Term, channel_id
 
 CHANNEL = channel_id(b"t" * 16, 0)
@@ -19,7 +19,7 @@ def late(code: str) -> PubReject:
     return PubReject(CHANNEL, Term(1), GUID, code, "seq 4 was not applied here within 2000 ms")
 
 
-def test_a_command_that_waits_behind_a_stop_is_told_what_it_waits_for() -> None:
+def test_a_command_that_waits_behind_a_stop_learns_what_it_waits_for() -> None:
     """Its outcome stays unknown, as it is in the log."""
     anything: Any = SimpleNamespace()
     commands = UserCommands(anything, anything, CHANNEL, "c/0", anything)
