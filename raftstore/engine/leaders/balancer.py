@@ -25,6 +25,9 @@ from raftstore.types import ChannelId, NodeId, Term, node_name
 
 LOOK_MS: Final = 1_000
 """Between two looks, or one millisecond for each channel, whichever is longer."""
+LOOKED_AT_MS: Final = 100
+"""Channels for each millisecond that passes at least before a look that a move asked for: a look
+takes three microseconds a channel, and the main loop has other things to do, too."""
 MOVE_MS: Final = 5_000
 """A move after which nobody else leads by then has failed: a hand-over is given up far earlier."""
 PAUSE_MS: Final = 10_000
@@ -76,6 +79,8 @@ class LeaderBalancer:
         """Until when a channel is not moved, and how long that pause is."""
         self._node_pauses: dict[NodeId, int] = {}
         """Until when a node that refused to lead is not asked."""
+        self._looked_ms = 0
+        """When the last look was."""
         self._balancing_since_ms: int | None = None
         """Since when moves are made, until no plan is more even."""
         self.moves_left = 0
@@ -116,11 +121,12 @@ class LeaderBalancer:
         }
 
     def leader_changed(self, channel: ChannelId, now_ms: int) -> None:
-        """The channel has another leader: look at once if that is what was waited for, or may make
+        """The channel has another leader: look soon if that is what was waited for, or may make
         this node the one that plans."""
         is_mine = channel in self._open or channel == self._parts.controller.metadata_channel
         if is_mine and self.is_on:
-            self.deadlines.push(_LOOK, now_ms)
+            soon_ms = self._looked_ms + len(self._placed) // LOOKED_AT_MS
+            self.deadlines.push(_LOOK, max(now_ms, soon_ms))
 
     def on_timer(self, now_ms: int) -> None:
         """Look, when that is due."""
@@ -152,6 +158,7 @@ class LeaderBalancer:
             self._settled.clear()
             self._leaderless_since_ms.clear()
         self._look_at_catalog()
+        self._looked_ms = now_ms
         self.deadlines.push(_LOOK, now_ms + max(LOOK_MS, len(self._placed)))
         up = self._look_at_nodes(now_ms)
         self._settled.respect(self._given_away.kept(up, now_ms))

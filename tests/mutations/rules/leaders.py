@@ -15,6 +15,15 @@ COMMAND = "tests/cli/test_rebalance.py::test_"
 
 LEADERS_RULES: tuple[Mutation, ...] = (
     mutation(
+        "leaders-look",
+        "Each hand-over that ends is a look at all channels, and nothing else gets done meanwhile.",
+        Edit("LeaderBalancer.leader_changed", "max(now_ms, soon_ms)", "now_ms"),
+        directed(
+            "tests/unit/engine/leaders/test_many_leaders.py::test_"
+            "hand_overs_that_end_together_are_one_look"
+        ),
+    ),
+    mutation(
         "leaders-goal",
         "A plan ends although some node has two leaders more than another that could have one.",
         Edit("_Board.improving_path", "loads[start] - least < 2", "loads[start] - least < 3"),
