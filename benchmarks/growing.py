@@ -69,13 +69,14 @@ class _Growing:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            written = set(acknowledged)  # what was on its way is acknowledged beside the scan
             rows = self._client.table(TABLE).scan(level="linearizable")
             stored = {row["id"] async for row in rows}
             return {
                 "steps": steps,
                 "replicas per node": dict(sorted((await self._replicas()).items())),
-                "acknowledged writes": len(acknowledged),
-                "acknowledged writes lost": len(acknowledged.keys() - stored),
+                "acknowledged writes": len(written),
+                "acknowledged writes lost": len(written - stored),
                 "failed": {"writes": self._writes.failed, "bounded": self._reads.failed},
             }
 
@@ -100,9 +101,12 @@ class _Growing:
             "even after, s": round(ended - begun, 1),
             "most leaders": f"{max((await self._leaders()).values())} (goal {goal})",
             "processor of a node, %": round(100 * sum(used) / len(used) / (ended - begun), 1),
-            "longest write gap, ms": round(self._writes.longest(begun, ended)),
-            "longest bounded gap, ms": round(self._reads.longest(begun, ended)),
+            "write gap, ms": self._longest(self._writes, begun, ended),
+            "bounded gap, ms": self._longest(self._reads, begun, ended),
         }
+
+    def _longest(self, gaps: Gaps, begun: float, ended: float) -> int | str:
+        return round(gaps.longest(begun, ended)) if gaps.times else "-"
 
     # --- steps ------------------------------------------------------------------------------------
 

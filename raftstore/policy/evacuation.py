@@ -26,6 +26,12 @@ class HostedChannel(NamedTuple):
     takes: tuple[NodeId, ...] = ()
     """The nodes that get a replica by its order."""
 
+    @property
+    def hosts(self) -> set[NodeId]:
+        """The nodes that have a replica, or get one: until a leader reports what became of an order
+        they are not in the configuration."""
+        return {*self.voters, *self.learners, *self.takes}
+
 
 class Evacuation(NamedTuple):
     """Replicas that a channel is to have in the place of its present ones."""
@@ -54,7 +60,7 @@ def plan_evacuations(
     channels = tuple(channels)
     held = dict.fromkeys(sorted(nodes), 0)
     for each in channels:
-        for node in (*each.voters, *each.learners):
+        for node in each.hosts:
             if node in held:
                 held[node] += 1
     moves = open_moves(channels, len(nodes))

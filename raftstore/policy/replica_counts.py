@@ -51,7 +51,7 @@ def plan_counts(
     channels = tuple(channels)
     held: dict[NodeId, int] = dict.fromkeys(sorted(nodes.takers), 0)
     for each in channels:
-        for node in (*each.voters, *each.learners):
+        for node in each.hosts:
             held[node] = held.get(node, 0) + 1
     moves = open_moves(channels, len(nodes.takers))
     orders: list[CountChange] = []

@@ -158,6 +158,16 @@ NODE_RULES: tuple[Mutation, ...] = (
         directed(EVACUATION + "few_channels_move_at_a_time_and_each_once"),
     ),
     mutation(
+        "M29-on-its-way",
+        "Replicas on their way do not count, and the next ones go to the same nodes.",
+        Edit(
+            "HostedChannel.hosts",
+            "{*self.voters, *self.learners, *self.takes}",
+            "{*self.voters, *self.learners}",
+        ),
+        directed(EVACUATION + "replica_that_is_on_its_way_to_a_node_counts"),
+    ),
+    mutation(
         "M29-older",
         "A lost node of an older version can never be replaced.",
         Edit("NodeCommands._gone", "replaced and not self._is_up(replaced)", "False"),

@@ -32,6 +32,17 @@ def test_replicas_are_spread_over_the_nodes_with_the_fewest() -> None:
     assert [order.voters[2] for order in orders] == [N4, N5, N4, N5]
 
 
+def test_replica_that_is_on_its_way_to_a_node_counts() -> None:
+    """Its leader has not reported it yet, and the next one goes elsewhere."""
+    hosted = [HostedChannel(channel(number), (N1, N2, N3)) for number in range(3)]
+    hosted[0] = hosted[0]._replace(has_order=True, takes=(N4,))
+    orders = plan_evacuations(hosted, {N3: None}, (N1, N2, N4, N5))
+    assert [order.voters[2] for order in orders] == [N5, N4]
+    hosted[0] = hosted[0]._replace(voters=(N1, N2, N3, N4))
+    orders = plan_evacuations(hosted, {N3: None}, (N1, N2, N4, N5))
+    assert [order.voters[2] for order in orders] == [N5, N4], "once, once it is reported"
+
+
 def test_named_node_that_is_away_or_has_a_replica_is_not_waited_for() -> None:
     """Another one makes the channel whole."""
     hosted = [HostedChannel(channel(1), (N1, N2, N3))]
