@@ -45,7 +45,7 @@ def chaos() -> None:
 @chaos.command("list")
 @pass_context
 def list_names(context: Context) -> None:
-    """Every workload and every fault, and where each can run.
+    """Every workload, shipped state machine and fault, and where each can run.
 
     \b
     Example:

@@ -19,6 +19,7 @@ from jepsen_like.target.processes.network import check
 from jepsen_like.target.processes.runner import run_on_own_cluster, run_on_processes
 from jepsen_like.workload.base import Run, Workload
 from jepsen_like.workload.machine_names import channelsets_of
+from jepsen_like.workload.recipe_clients import RECIPE_CLIENTS
 from jepsen_like.workload.registry import WORKLOADS, workload_named
 from raftstore.errors import ArgumentError
 
@@ -54,10 +55,14 @@ def check_names(plan: Plan) -> None:
 
 
 def catalogue() -> list[dict[str, str]]:
-    """Every workload and fault with what it does."""
+    """Every workload, shipped state machine and fault with what it does."""
     rows = [
         {"kind": "workload", "name": name, "what": make().text, "where": "simulated, processes"}
         for name, make in WORKLOADS.items()
+    ]
+    rows += [
+        {"kind": "machine", "name": name, "what": clients.__doc__ or "", "where": "processes"}
+        for name, clients in RECIPE_CLIENTS.items()
     ]
     rows += [
         {"kind": "fault", "name": fault.name, "what": fault.text, "where": _where(fault)}
