@@ -31,11 +31,11 @@ _ACTIONS = {"get": Action.GET, "put": Action.PUT, "put_if": Action.PUT, "delete"
 _MS = 1_000_000
 
 
-def check_audit(run: Run, table: str) -> Verdict:
+def check_audit(run: Run, table: str) -> Verdict | None:
     """Have an audit of all keys judge the answered gets, puts and deletes of one table.
 
     As in production it sees each operation when it was answered. Clocks of nodes may be as slow as
-    the faults of the run made them.
+    the faults of the run made them. None when nothing states a position that it could judge.
     """
     struck = [SLOW_CLOCKS.get(str(fault.get("kind")), RATE_MIN) for fault in run.faults]
     judge = Judge(keys_max=KEYS_MAX, clocks_differ=1 / min([RATE_MIN, *struck]) - 1)
@@ -45,6 +45,8 @@ def check_audit(run: Run, table: str) -> Verdict:
         for partition, seen in _observations(operation):
             for finding in judge.observe(partition, f"{table}/{partition}", seen):
                 findings.add(finding.kind, finding.text, operation)
+    if not judge.observed:
+        return None
     sound = f"an audit of all keys finds nothing wrong with {judge.observed} operations"
     return findings.verdict({"observed": judge.observed}, sound, None)
 

@@ -76,7 +76,9 @@ def judge_rows(run: Run, tables: Iterable[str]) -> list[Verdict]:
         verdicts.append(_named(check_stream(run, table), table))
         if any(_is_placed(operation, table) for operation in run.history):
             verdicts.append(_named(check_staleness(run, table), table))
-            verdicts.append(_named(check_audit(run, table), table))
+        audited = check_audit(run, table)
+        if audited is not None:
+            verdicts.append(_named(audited, table))
     in_session = [operation for operation in run.history if _promises_a_session(operation)]
     verdicts.append(check_sessions(in_session))
     fates = check_fates(run)

@@ -36,7 +36,9 @@ def read(at: int, seq: int | None, version: int, value: Any, **details: Any) -> 
 
 def judged(*history: Operation, faults: tuple[dict[str, Any], ...] = ()) -> Verdict:
     """The verdict on a history."""
-    return check_audit(Run(list(history), faults=faults), "t")
+    verdict = check_audit(Run(list(history), faults=faults), "t")
+    assert verdict is not None
+    return verdict
 
 
 def test_right_history_is_valid_and_counted() -> None:
@@ -53,6 +55,11 @@ def test_right_history_is_valid_and_counted() -> None:
     )
     assert verdict.validity is Validity.VALID
     assert verdict.figures["observed"] == 4
+
+
+def test_nothing_to_judge_is_no_verdict() -> None:
+    """N7: as where only scans were made."""
+    assert check_audit(Run([read(0, None, 0, None)]), "t") is None
 
 
 def test_what_an_audit_finds_is_invalid() -> None:

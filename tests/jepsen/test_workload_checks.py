@@ -43,7 +43,12 @@ OWN = {
 }
 ROWS_EXPIRE = ("lifetimes",)
 """Workloads whose rows go by themselves: what was acknowledged need not be there at the end."""
-JUDGES_ITS_OWN_LAG = ("bounded_reads", "bounded_time", "bounded_batches")
+NOT_BY = {
+    # These judge their lag by themselves.
+    "staleness": {"bounded_reads", "bounded_time", "bounded_batches"},
+    # Only scans, and only writes and reads of many rows.
+    "audit": {"scan_snapshot", "bank/accounts"},
+}
 
 FAULTS = ("kill-leader", "partition-halves")
 
@@ -69,8 +74,8 @@ def _names(workload: Workload, run: Run) -> list[str]:
     tables = [
         f"{checker} {table}"
         for table in workload.tables
-        for checker in ("stream", "staleness")
-        if checker != "staleness" or workload.name not in JUDGES_ITS_OWN_LAG
+        for checker in ("stream", "staleness", "audit")
+        if not {workload.name, f"{workload.name}/{table}"} & NOT_BY.get(checker, set())
     ]
     fates = ["fates"] if was_asked else []
     return [*OWN[workload.name], "lost_writes", *tables, "sessions", *fates]
