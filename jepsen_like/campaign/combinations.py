@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from jepsen_like.workload.channelsets import NAME as CHANNELSETS
+
 COMBINATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("bank_batches", "kill-leader,kill-all,pause-leader"),
     ("bank_batches", "crash-at-failpoint"),
@@ -43,8 +45,10 @@ COMBINATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("http_sessions", "kill-leader,pause-leader,clock-hour-back"),
     ("scan_snapshot", "flip-mark,flip-identity,kill-follower"),
     ("lifetimes", "clock-forward,clock-back,clock-hour,clock-hour-back,kill-leader"),
+    (CHANNELSETS, "kill-leader,pause-leader,partition-halves,disk-hang,publish-again"),
 )
-"""(workload, faults by comma), in the order in which they run."""
+"""(workload, faults by comma), in the order in which they run; for channel sets there are the state
+machines that are shipped."""
 
 
 def name_of(combination: tuple[str, str]) -> str:

@@ -24,6 +24,8 @@ from jepsen_like.session import run_plan
 from jepsen_like.swarm.campaign import judge, keep, run_twice
 from jepsen_like.swarm.draw import draw_scene
 from jepsen_like.target.base import NotRunError
+from jepsen_like.workload.channelsets import NAME as CHANNELSETS
+from jepsen_like.workload.machine_names import RECIPES
 
 RARE_KINDS: Final = ("wipe", "flip-mark", "flip-identity")
 """Each costs a node for good, so worlds with many faults have few of them: these have one."""
@@ -163,6 +165,7 @@ def _processes(index: int, settings: Settings) -> Entry:
         seed=seed,
         clients=6,
         directory=settings.directory / "processes" / kept,
+        machines=(RECIPES,) if workload == CHANNELSETS else (),
     )
     return _planned("processes", _combination_key(index), plan)
 

@@ -23,7 +23,10 @@ from jepsen_like.campaign.loop import furthest, run_campaign
 from jepsen_like.campaign.parts import PARTS, Part, Settings, run_unit
 from jepsen_like.campaign.summary import BEGIN, END, markdown, replace_section
 from jepsen_like.nemesis.catalogue import CATALOGUE
+from jepsen_like.plan import Plan
+from jepsen_like.result import Result
 from jepsen_like.target.base import NotRunError
+from jepsen_like.workload.channelsets import NAME as CHANNELSETS
 from jepsen_like.workload.registry import WORKLOADS
 
 
@@ -232,7 +235,7 @@ def test_page_shows_reached_and_goal_sums_and_every_violation() -> None:
 
 def test_combinations_name_what_exists_and_leave_no_workload_out() -> None:
     """A combination with a typo would end the campaign after hours."""
-    assert {workload for workload, _ in COMBINATIONS} == set(WORKLOADS)
+    assert {workload for workload, _ in COMBINATIONS} == {*WORKLOADS, CHANNELSETS}
     for _, nemeses in COMBINATIONS:
         assert {name for name in nemeses.split(",") if name != "all"} <= set(CATALOGUE)
     assert set(units.RARE_WORKLOADS) <= set(WORKLOADS)
@@ -251,3 +254,22 @@ def test_real_unit_ends_with_figures_and_the_command_that_repeats_it(
     assert entry.figures
     assert entry.replay.startswith("raftstore chaos ")
     assert len(entry.code) == 12
+
+
+def test_a_campaign_runs_the_shipped_state_machines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Channel sets have no workload by name: their plan names the machines."""
+    plans: list[Plan] = []
+
+    def run(plan: Plan, on_progress: object) -> Result:
+        del on_progress
+        plans.append(plan)
+        raise NotRunError("not here")
+
+    monkeypatch.setattr(units, "run_plan", run)
+    for index in range(len(COMBINATIONS)):
+        run_unit("processes", index, Settings(tmp_path, 1.0, 1))
+    named = [plan for plan in plans if plan.machines]
+    assert [(plan.workload, plan.machines) for plan in named] == [(CHANNELSETS, ("recipes",))]
+    assert len(plans) == len(COMBINATIONS)
