@@ -346,8 +346,7 @@ class SnapshotSettings:
     serve_max: int = 4
     """Snapshots that a node serves at a time; each keeps old files of LevelDB. Others wait."""
     fetch_max: int = 4
-    """Channels of a node that take a table at a time; others wait, but for a log's base, which is
-    one message."""
+    """Channels of a node that take a table at a time; others wait."""
     session_ms: int = 30_000
     """A snapshot of which nothing was asked for so long is given up, by either side."""
     request_ms: int = 2_000
