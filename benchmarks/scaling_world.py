@@ -240,7 +240,15 @@ class ScalingWorld:
             return all(node.node not in catalog.voters_of(c) for c in self.cluster.table_channels)
 
         took_s = self.run_until(is_empty)
-        return {"replicas": held, "gone after, s": took_s, **self._of_catalog(held)}
+        cost = self._of_catalog(held)
+        even_s = self.even()
+        return {
+            "replicas": held,
+            "gone after, s": took_s,
+            "leaders within the goal after that, s (60)": even_s,
+            "most leaders of a node": f"{self.most_led()} (goal {self.goal()})",
+            **cost,
+        }
 
     def _catalog(self) -> Any:
         runner = self.planner.runner
