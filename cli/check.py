@@ -182,10 +182,12 @@ def _run(context: Context, judge: Callable[[ClusterViewAnswer, Any], Verdict]) -
 
 def judge_cluster_and_disks(view: ClusterViewAnswer, client: Any) -> Verdict:
     """The same as ``judge_cluster``, and each node's own report of its disk (S0.4, GAP-13), of what
-    it does about uneven leaders, and of answers that were found wrong (N7)."""
+    it does about uneven leaders, of answers that were found wrong (N7), of channels that are
+    stopped."""
     verdict = judge_cluster(view)
     nodes = client.cluster_status().nodes
     verdict.criticals += wrong_answers(nodes, time.time())
+    verdict.criticals += stopped_channels(nodes)
     verdict.warnings += troubled_disks(nodes)
     verdict.warnings += lost_nodes(view)
     verdict.warnings += uneven_leaders(view, nodes)
@@ -244,6 +246,22 @@ def wrong_answers(nodes: Iterable[NodeStatus], now_s: float) -> list[str]:
                 "audit"
             )
     return found
+
+
+def stopped_channels(nodes: Iterable[NodeStatus]) -> list[str]:
+    """One sentence for each channel that some replica serves no more, with the reason."""
+    found: dict[str, list[str]] = {}
+    reasons: dict[str, str] = {}
+    for node in nodes:
+        for own in () if node.status is None else node.status.get("channels", ()):
+            if own["mode"] == "stopped":
+                name = f"{own['table']}/{own['partition']}"
+                found.setdefault(name, []).append(node.name)
+                reasons[name] = own["reason"]
+    return [
+        f"channel {name} is stopped on {', '.join(found[name])}: {reasons[name]}"
+        for name in sorted(found)
+    ]
 
 
 def troubled_disks(nodes: Iterable[NodeStatus]) -> list[str]:

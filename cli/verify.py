@@ -152,7 +152,7 @@ def _verify_deep(
                     name, keys_max=keys_max, progress=tell, timeout=context.timeout_s
                 )
             )
-    rows = rows_of(table)
+    rows = None if table.machine else rows_of(table)
     reported = [_shown(comparison, rows) for comparison in found]
     if context.output == "table":
         _show_deep(context, found, reported)
@@ -170,11 +170,11 @@ def _deep_code(comparison: ReplicaComparison) -> int:
     return 0 if comparison.is_whole else EXIT_NOT_COMPARED
 
 
-def _shown(comparison: ReplicaComparison, rows: JsonRows) -> dict[str, Any]:
+def _shown(comparison: ReplicaComparison, rows: JsonRows | None) -> dict[str, Any]:
     """All of it, as JSON has it."""
     reported = asdict(comparison)
     for key in reported["keys"]:
-        if key["kind"] == "row":
+        if key["kind"] == "row" and rows is not None:
             key["key"] = rows.row_to_json(key["key"])
     verdict = {EXIT_DIFFERENCE: "different", EXIT_NOT_COMPARED: "not compared"}
     return {**reported, "verdict": verdict.get(_deep_code(comparison), "equal")}

@@ -159,7 +159,7 @@ def _try_to_make(source: MachineSource) -> None:
 
 
 def _findings(machine: type[StateMachine]) -> list[str]:
-    """What the lint says; code that it cannot deal with runs all the same."""
+    """Findings of the lint; code that it cannot deal with runs all the same."""
     try:
         return [str(finding) for finding in lint_machine(machine)[:FINDINGS_MAX]]
     except Exception as error:  # noqa: BLE001 - it reads any code

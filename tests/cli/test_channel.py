@@ -53,8 +53,9 @@ class FakeClient:
         replicas = tuple(NodeId(f"{node}@00") for node in self._told)
         placed = SimpleNamespace(replicas=replicas, channel=b"\1" * 18, roles={})
         return SimpleNamespace(
-            name=name, partitions=1, channels=(placed,), key_columns=("id",), schema_json=""
-        )
+            name=name, partitions=1, channels=(placed,), key_columns=("id",), schema_json="",
+            machine="",
+        )  # fmt: skip
 
     def content_hash(self, table: str, replica: str, *, partition: int) -> TableDigest:
         """The digest given for this look at the node."""
@@ -169,7 +170,7 @@ class TwoPartitions(FakeClient):
     def table_info(self, name: str) -> Any:
         """Both partitions are on all nodes."""
         found = super().table_info(name)
-        return SimpleNamespace(name=name, partitions=2, channels=found.channels * 2)
+        return SimpleNamespace(**{**vars(found), "partitions": 2, "channels": found.channels * 2})
 
     def content_hash(self, table: str, replica: str, *, partition: int) -> TableDigest:
         """In the first all have the same."""
@@ -192,12 +193,19 @@ def test_verify_takes_channel_sets_like_tables(monkeypatch: pytest.MonkeyPatch, 
         def channelset_info(self, name: str) -> Any:
             """One partition."""
             found = super().table_info("orders")
-            return SimpleNamespace(**{**vars(found), "name": name})
+            return SimpleNamespace(**{**vars(found), "name": name, "machine": "mine:Counter"})
+
+        def compare_replicas(self, name: str, **_: Any) -> ReplicaComparison:
+            """Equal but for one key of the machine's state."""
+            entry = EntryDifference("row", "6b", {"n1": "00", "n2": None})
+            return compared(keys=(entry,))
 
     client = Counters(n1=[("aa", 7)], n2=[("aa", 7)])
     result = run(monkeypatch, client, "channel", "verify", name, "-o", "json")
     assert result.return_value == 0
     assert [row["channel"] for row in json.loads(result.stdout)] == ["counters/0"] * 2
+    result = run(monkeypatch, client, "channel", "verify", name, "--deep", "-o", "json")
+    assert json.loads(result.stdout)[0]["keys"][0]["key"] == "6b"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftstore.cli.check import troubled_disks
+from raftstore.cli.check import stopped_channels, troubled_disks
 from raftstore.client.results import NodeStatus
 
 STALL = {"doing": "fdatasync", "path": "/data/n1/log/0001.seg", "for_ms": 12_040}
@@ -24,3 +24,15 @@ def test_disk_that_hangs_is_named_with_operation_file_and_time() -> None:
     assert troubled_disks(nodes) == [
         "the disk of n1 has not finished fdatasync on /data/n1/log/0001.seg for 12.0 s"
     ]
+
+
+def test_a_channel_that_is_stopped_is_critical_and_named_once() -> None:
+    """All replicas of a user's machine stop alike; it waits for somebody."""
+
+    def hosting(name: str, mode: str) -> NodeStatus:
+        own = {"table": "c", "partition": 1, "mode": mode, "reason": "ValueError: boom"}
+        return node(name, {"channels": [own]})
+
+    nodes = [hosting("n1", "stopped"), hosting("n2", "live"), hosting("n3", "stopped")]
+    nodes += [node("n4", None), node("n5", {})]
+    assert stopped_channels(nodes) == ["channel c/1 is stopped on n1, n3: ValueError: boom"]

@@ -399,9 +399,8 @@ class LevelDbTables:
     def start_content_hash(
         self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
     ) -> None:
-        """The same on a thread of its own; ``done`` is called on the loop thread.
-
-        What is still queued when the tables are closed is not taken.
+        """The same on a thread of its own; ``done`` is called on the loop thread. What is still
+        queued when the tables are closed is not taken.
         """
         self._reads.check()
         shared = self._shared(channel)
