@@ -11,9 +11,9 @@ class AuditSettings:
 
     keys_per_million: int = 1_000
     """So many of a million keys are watched, by a hash; others after a while. 0: none, and nothing
-    is judged; 1000000: all, which costs a read of a key about 5 us of the main loop."""
+    is judged; 1000000: all, which costs a read of a key about 10 us of the main loop."""
     keys_max: int = 1_024
-    """Keys of which answers are remembered, some 4 KiB each; those beyond are counted as left
+    """Keys of which answers are remembered, up to 8 KiB each; those beyond are counted as left
     out."""
     rotate_ms: int = 600_000
     """After so long other keys are watched."""

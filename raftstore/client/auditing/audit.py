@@ -49,7 +49,7 @@ class Audit:
     committed the others may not be answered without.
 
     ``sample``: share of the keys that are watched, from 0 to 1; of a watched key every get, put and
-    delete is judged. ``keys_max``: so many of them at once, some 4 KiB of memory each. ``rotate``:
+    delete is judged. ``keys_max``: so many of them at once, up to 8 KiB of memory each. ``rotate``:
     seconds until other keys are watched. ``checks``: watched rows read again at another replica in
     a second, at most. ``evidence``: a file to which violations are appended as JSON lines.
     ``on_violation`` is called with each ``AuditFinding``, on the client's own thread, and must
