@@ -61,9 +61,9 @@ def list_names(context: Context) -> None:
     "--machine",
     "machines",
     multiple=True,
-    metavar="MODULE:CLASS[=MODULE:FUNCTION]",
-    help="In its place a state machine, on processes; several share the cluster. FUNCTION: its "
-    "workload, as simulate_machine takes it. 'recipes': all that raftstore comes with.",
+    metavar="MODULE:CLASS[=MODULE:WORKLOAD[,MODULE:CHECK]]",
+    help="In its place a state machine, on processes; several share the cluster. WORKLOAD and "
+    "CHECK: functions as simulate_machine takes them. 'recipes': all that raftstore comes with.",
 )
 @click.option(
     "--path",
@@ -153,11 +153,7 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
             "--nemesis strikes only processes that this kit starts itself; with --cluster leave it "
             "out and strike that cluster by your own means while the clients run"
         )
-    if bool(workload) == bool(machines):
-        raise click.UsageError(
-            "give --workload NAME (raftstore chaos list names them) or --machine MODULE:CLASS, "
-            "and not both"
-        )
+    _check_what_runs(workload, machines, paths)
     if simulated is None:
         simulated = not machines
     if network != LOOPBACK and (simulated or cluster):
@@ -191,6 +187,18 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     result.save(directory)
     _show(context, result, directory)
     return _exit_code(result)
+
+
+def _check_what_runs(workload: str, machines: tuple[str, ...], paths: tuple[Path, ...]) -> None:
+    if bool(workload) == bool(machines):
+        raise click.UsageError(
+            "give --workload NAME (raftstore chaos list names them) or --machine MODULE:CLASS, "
+            "and not both"
+        )
+    if paths and not machines:
+        raise click.UsageError(
+            "--path is where modules of --machine are; name one, or leave it out"
+        )
 
 
 @chaos.command("report")

@@ -9,7 +9,7 @@ order is allowed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from raftstore.testing.machines import workload
 from raftstore.testing.machines.judging import WrongAnswerError, check_rows, judge
 from raftstore.types import Level, Outcome, RecordKind
 
+Check = Callable[[list[workload.Operation]], None]
 COMMAND: Final = "command"
 QUERY: Final = "query"
 _MS: Final = 1_000_000
@@ -81,6 +82,41 @@ def check_channelset(
         "of replicas"
     )
     return Verdict(_checker(name), Validity.VALID, text, figures=figures)
+
+
+def check_history(
+    history: Sequence[Operation],
+    logs: Mapping[tuple[str, int], ChannelSetLog],
+    name: str,
+    machine: type[StateMachine],
+    check: Check,
+) -> Verdict:
+    """Judge a channel set by a function of its user: INVALID when that raises AssertionError.
+
+    It is given all operations in the order in which they began, as in a simulated world.
+    """
+    operations = [
+        operation
+        for of, partition in sorted(logs)
+        if of == name
+        for operation in operations_of(
+            history, name, partition, machine, logs[of, partition].records
+        )
+    ]
+    checker, figures = f"check {name}", {"operations": len(operations)}
+    try:
+        check(sorted(operations, key=lambda operation: operation.begun_ms))
+    except AssertionError as error:
+        text = f"the check of the history failed: {error}"
+        return Verdict(checker, Validity.INVALID, text, figures=figures)
+    except Exception as error:  # noqa: BLE001 - a function of a user may raise anything
+        text = f"the check raised {type(error).__name__}: {error}; correct it"
+        return Verdict(checker, Validity.UNDECIDED, text, figures=figures)
+    if not operations:
+        text = "there was nothing to check"
+        return Verdict(checker, Validity.UNDECIDED, text, figures=figures)
+    text = f"the check of {len(operations)} operations passed"
+    return Verdict(checker, Validity.VALID, text, figures=figures)
 
 
 def operations_of(

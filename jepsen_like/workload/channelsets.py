@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
 from jepsen_like.calls import Action, Answer, Call, details_of
-from jepsen_like.checker.channelsets import check_channelset, take_answer
+from jepsen_like.checker.channelsets import Check, check_channelset, check_history, take_answer
 from jepsen_like.checker.fates import check_fates
 from jepsen_like.checker.staleness import check_staleness
 from jepsen_like.checker.verdict import Verdict
@@ -64,6 +64,8 @@ class ChannelSet:
     machine: type[StateMachine]
     clients: Callable[..., Any]
     """As ``simulate_machine`` takes a workload."""
+    check: Check | None = None
+    """As ``simulate_machine`` takes a check of the history."""
 
 
 @dataclass(slots=True)
@@ -135,6 +137,11 @@ class ChannelSets:
         for each in self.sets:
             judged = check_channelset(run.history, run.channelsets, each.name, each.machine)
             verdicts.append(judged)
+            # A history that nothing explains is no history to check.
+            if each.check is not None and judged.is_valid:
+                verdicts.append(
+                    check_history(run.history, run.channelsets, each.name, each.machine, each.check)
+                )
             if judged.figures["queries"]:
                 stale = check_staleness(run, each.name)
                 verdicts.append(

@@ -1,4 +1,4 @@
-"""State machines that a run names: ``module:Class``, or ``module:Class=module:workload``."""
+"""State machines that a run names: ``module:Class[=module:workload[,module:check]]``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def channelsets_of(names: Iterable[str], paths: Sequence[Path] = ()) -> ChannelS
     sets: list[ChannelSet] = []
     given = [each for text in names for each in (RECIPE_CLIENTS if text == RECIPES else [text])]
     for text in given:
-        machine_name, _, workload_name = text.partition("=")
+        machine_name, _, functions = text.partition("=")
+        workload_name, _, check_name = functions.partition(",")
         try:
             machine = load(machine_name)
         except UnknownMachineError as error:
@@ -40,7 +41,8 @@ def channelsets_of(names: Iterable[str], paths: Sequence[Path] = ()) -> ChannelS
                 "installed"
             ) from error
         clients = _workload(text, machine_name, machine, workload_name)
-        sets.append(ChannelSet(_free_name(machine, sets), machine_name, machine, clients))
+        check = _function(text, "check", check_name) if check_name else None
+        sets.append(ChannelSet(_free_name(machine, sets), machine_name, machine, clients, check))
     where = ",".join(str(path.resolve()) for path in paths)
     made = ChannelSets(sets, {environment_variable(MACHINES_PATH_KEY): where} if where else {})
     made.try_out()
@@ -52,23 +54,31 @@ def _workload(
 ) -> Callable[..., Any]:
     """The one that is named; else that of a shipped machine, or ``workload`` of the module."""
     if workload_name:
-        module, colon, name = workload_name.partition(":")
-        try:
-            found: Any = getattr(importlib.import_module(module), name) if colon else None
-        except (ImportError, AttributeError) as error:
-            raise ArgumentError(
-                f"--machine {text}: the workload cannot be loaded ({error}); write "
-                "module:function, as simulate_machine takes it"
-            ) from error
-    else:
-        beside = getattr(sys.modules[machine.__module__], "workload", None)
-        found = RECIPE_CLIENTS.get(machine_name, beside)
+        return _function(text, "workload", workload_name)
+    beside = getattr(sys.modules[machine.__module__], "workload", None)
+    found: Any = RECIPE_CLIENTS.get(machine_name, beside)
     if not callable(found):
         raise ArgumentError(
             f"--machine {text}: there is no workload; write {machine_name}=module:function, a "
             "function as simulate_machine takes it, or call it workload in the module of the "
             "machine"
         )
+    made: Callable[..., Any] = found
+    return made
+
+
+def _function(text: str, what: str, name: str) -> Callable[..., Any]:
+    """A function by module and name."""
+    module, _, path = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), path or "?")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ArgumentError(
+            f"--machine {text}: the {what} cannot be loaded ({error}); write module:function, as "
+            "simulate_machine takes it"
+        ) from error
+    if not callable(found):
+        raise ArgumentError(f"--machine {text}: the {what} {name} is no function")
     made: Callable[..., Any] = found
     return made
 

@@ -81,6 +81,7 @@ def test_list_names_every_workload_and_fault_with_what_it_does(
     [
         ((), "give --workload NAME .* or --machine MODULE:CLASS"),
         (("--workload", "bank", "--machine", "recipes"), "and not both"),
+        (("--workload", "bank", "--path", "."), "--path is where modules of --machine are"),
         (("--machine", "nowhere:Sum"), "the machine nowhere:Sum cannot be loaded here"),
         (("--machine", "recipes", "--simulated"), "runs on processes"),
         (("--machine", "recipes", "--cluster", "127.0.0.1:1"), "runs on processes"),

@@ -24,6 +24,7 @@ from jepsen_like.target.base import NotRunError
 from jepsen_like.workload.base import Client, Run
 from jepsen_like.workload.channelsets import PARTITIONS, ChannelSet, ChannelSets
 from jepsen_like.workload.machine_names import channelsets_of
+from jepsen_like.workload.recipe_clients import additions
 from raftstore import recipes
 from raftstore.errors import ArgumentError
 from raftstore.machine import StateMachine
@@ -279,6 +280,39 @@ def test_bounds_of_queries_are_judged(played: tuple[ChannelSets, RightStore]) ->
         assert verdicts["staleness counter"] is Validity.INVALID, change
 
 
+def test_a_check_of_the_user_is_given_the_history(
+    played: tuple[ChannelSets, RightStore],
+) -> None:
+    """It says what is right where the machine itself is wrong; what it raises is no verdict."""
+    _, store = played
+    seen: list[Any] = []
+
+    def fails(history: list[Any]) -> None:
+        seen.extend(history)
+        assert len(history) < 10, "too much was done"
+
+    def raises(history: list[Any]) -> None:
+        raise KeyError(len(history))
+
+    sets = [
+        ChannelSet("counter", COUNTER, Counter, additions, check)
+        for check in (seen.extend, fails, raises)
+    ]
+    for each, validity, said in zip(
+        sets,
+        (Validity.VALID, Validity.INVALID, Validity.UNDECIDED),
+        ("the check of", "failed: too much was done", "the check raised KeyError"),
+        strict=True,
+    ):
+        verdicts = {v.checker: v for v in ChannelSets([each], {}).check(store.run())}
+        assert (verdicts["check counter"].validity, said in verdicts["check counter"].summary) == (
+            validity,
+            True,
+        )
+    assert [each.begun_ms for each in seen[:50]] == sorted(each.begun_ms for each in seen[:50])
+    assert {each.outcome for each in seen} >= {"ok"}
+
+
 def test_without_a_log_or_an_answer_nothing_is_shown(
     played: tuple[ChannelSets, RightStore],
 ) -> None:
@@ -353,7 +387,9 @@ def test_machines_are_found_by_path_with_the_workload_of_their_module(folder: Pa
     [
         ("nowhere:Sum", "the machine nowhere:Sum cannot be loaded here"),
         ("chaos_sums:Sum=chaos_sums:none", "the workload cannot be loaded"),
-        ("chaos_sums:Sum=chaos_sums", "there is no workload; write chaos_sums:Sum=module:function"),
+        ("chaos_sums:Sum=chaos_sums", "the workload cannot be loaded"),
+        ("chaos_sums:Sum=chaos_sums:__name__", "the workload chaos_sums:__name__ is no function"),
+        ("chaos_sums:Sum=chaos_sums:workload,chaos_sums:no", "the check cannot be loaded"),
         ("chaos_sums:Sum=chaos_sums:of_texts", "the workload of chaos_sums:Sum gave .*'text'"),
         ("chaos_sums:Sum=chaos_sums:of_nothing", "ended before it gave an operation"),
         ("chaos_sums:Sum=chaos_sums:of_what_is_none", "the workload gave 7; give"),
