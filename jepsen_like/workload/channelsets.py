@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict
 
 from jepsen_like.calls import Action, Answer, Call, details_of
@@ -75,6 +75,8 @@ class _Known:
     asked: dict[bytes, Query] = field(default_factory=dict)
     newest: dict[int, int] = field(default_factory=dict)
     """Partition -> the highest seq that anybody was answered with."""
+    commands: dict[int, Call] = field(default_factory=dict)
+    """Partition -> the newest command that was answered, to be given again under its guid."""
 
 
 class ChannelSets:
@@ -114,9 +116,11 @@ class ChannelSets:
                 self._nodes.add(answer.served_by)
 
     def final_client(self, rng: random.Random) -> Client:
-        """Ask what was asked, at the leader and at each node that ever answered."""
+        """Ask what was asked, at the leader and at each node that ever answered; before that give
+        the newest command of each partition again."""
         for each in self.sets:
             known = self._known[each.name]
+            yield from (replace(again, final=True) for again in known.commands.values())
             asked = list(known.asked.items())
             for sent, query in rng.sample(asked, min(len(asked), READ_BACK_MAX)):
                 call = _call(Action.QUERY, each, query, sent, final=True)
@@ -201,11 +205,14 @@ class _User:
         for _ in range(REPEATS_MAX):
             if answer.outcome is not Outcome.UNKNOWN or not answer.guids:
                 break
-            again = yield _again(call, answer)
-            if again.outcome is Outcome.OK:
-                answer = again
-        if answer.outcome is Outcome.OK and answer.guids and self._rng.random() < REPEATED_SHARE:
-            yield _again(call, answer)
+            repeated = yield _again(call, answer)
+            if repeated.outcome is Outcome.OK:
+                answer = repeated
+        if answer.outcome is Outcome.OK and answer.guids:
+            again = _again(call, answer)
+            self._known.commands[call.note["partition"]] = again
+            if self._rng.random() < REPEATED_SHARE:
+                yield again
         return answer
 
     def _query(self, asked: Query, sent: bytes) -> Call:

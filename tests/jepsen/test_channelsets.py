@@ -177,7 +177,11 @@ def test_every_query_is_asked_of_every_node_in_the_end(
 ) -> None:
     """So a state in memory, which has no rows to compare, is seen at each replica."""
     _, store = played
-    final = [each for each in store.history if each.process == "final"]
+    last = [each for each in store.history if each.process == "final"]
+    final = [each for each in last if each.action == "query"]
+    commands = [each for each in last if each.action == "command"]
+    assert len({(each.details["table"], each.details["partition"]) for each in commands}) > 2
+    assert all(each.details["guid"] and each.details["final"] for each in commands)
     assert {each.details["table"] for each in final} == {"counter", "lock"}
     assert len(final) == 2 * sum(bool(each.details["final"]) for each in final)
 
