@@ -31,7 +31,7 @@ from raftstore.config import MIB
 from raftstore.errors import DecodeError
 from raftstore.machine import StateMachine, StateView
 from raftstore.protocol.records import Record
-from raftstore.types import RecordKind, Seq
+from raftstore.types import Guid, RecordKind, Seq
 
 NOTHING: Final[Mapping[bytes, Any]] = {}
 LOG_KINDS: Final = frozenset({RecordKind.TERM_START, RecordKind.CONFIG})
@@ -153,6 +153,8 @@ class ApplyResult:
     """Why the record cannot be applied: nothing of it is written, nor of any behind it."""
     differs: bool = False
     """It cannot be applied to this replica's state, which is not that of the others."""
+    failed_at: tuple[Seq, Guid] | None = None
+    """The command that cannot be applied, where it is one of several in the record."""
 
 
 # --- machines -------------------------------------------------------------------------------------
@@ -362,8 +364,8 @@ class CommandMachine(RecordMachine):
         """The version by which the next command is applied."""
 
     @abstractmethod
-    def end_of(self, answer: bytes) -> KeptResult:
-        """The end of a command as ``ApplyResult.answer`` has it."""
+    def ends_of(self, answer: bytes, commands: int) -> Sequence[KeptResult]:
+        """The ends of so many commands of one record, as ``ApplyResult.answer`` has them."""
 
     @abstractmethod
     def kept_end(self, seq: Seq, get: Callable[[bytes], bytes | None]) -> KeptResult | None:

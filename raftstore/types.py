@@ -323,6 +323,8 @@ class RecordKind(IntEnum):
     """A command of a user's state machine (``protocol.machines``)."""
     MACHINE_STEP = 14
     """Made by the leader: a command is skipped, or another version of the machine is in force."""
+    MACHINE_COMMANDS = 15
+    """Several commands of one client in a record; each occupies one seq."""
 
 
 class DiskRoom(IntEnum):

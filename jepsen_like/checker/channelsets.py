@@ -16,11 +16,12 @@ from typing import Any, Final
 from jepsen_like.checker.facts import positions_of, table_of, window
 from jepsen_like.checker.verdict import Validity, Verdict
 from jepsen_like.history import Operation
-from raftstore.client.writes.write_outcomes import parse_guid
+from raftstore.client.writes.write_outcomes import command_guid
 from raftstore.errors import DecodeError, SchemaError
 from raftstore.machine import Codec, StateMachine
 from raftstore.protocol.machines import decode_command
 from raftstore.protocol.records import Record
+from raftstore.protocol.shared_commands import commands_in
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.machines import workload
 from raftstore.testing.machines.judging import WrongAnswerError, check_rows, judge
@@ -134,9 +135,10 @@ def operations_of(
     rejected are left out: nobody knows which state rejected them.
     """
     places = {
-        bytes(record.guid): record.last_seq
+        bytes(command.guid): command.last_seq
         for record in records
-        if record.kind is RecordKind.MACHINE_COMMAND
+        for command in commands_in(record)
+        if command.kind is RecordKind.MACHINE_COMMAND
     }
     found: list[workload.Operation] = []
     by_guid: dict[bytes, workload.Operation] = {}
@@ -229,7 +231,7 @@ def take_answer(
 def _guid(details: Mapping[str, Any]) -> bytes:
     """The guid of a command: the one it was answered with, or given again under."""
     names = [*(details.get("guids") or ()), details.get("guid") or ""]
-    return bytes(parse_guid(names[0])[1]) if names[0] else b""
+    return bytes(command_guid(names[0])) if names[0] else b""
 
 
 def _checker(name: str) -> str:

@@ -59,11 +59,12 @@ CONDITIONED_KINDS = frozenset(
         RecordKind.COMMAND,
         RecordKind.MACHINE_COMMAND,
         RecordKind.MACHINE_STEP,
+        RecordKind.MACHINE_COMMANDS,
     }
 )
 """Kinds whose effect is known only once the state machine has applied them."""
 
-KEPT_BY_MACHINE = frozenset({RecordKind.MACHINE_COMMAND})
+KEPT_BY_MACHINE = frozenset({RecordKind.MACHINE_COMMAND, RecordKind.MACHINE_COMMANDS})
 """Of these, the kinds whose effect the machine keeps in its state, by seq: a restart or a base
 takes nothing of it."""
 

@@ -57,6 +57,7 @@ PUBLISHED_KINDS = frozenset(
         RecordKind.TRIM_OUTCOMES,
         RecordKind.MACHINE_COMMAND,
         RecordKind.MACHINE_STEP,
+        RecordKind.MACHINE_COMMANDS,
     }
 )
 """What a publisher may send; the engine takes some of them from its own node only."""

@@ -47,6 +47,8 @@ class WriteOutcomeFound(NamedTuple):
     term: Term = Term(0)
     condition: str = "none"
     """Of a conditional write: held, conflict, or unknown (applied before a restart)."""
+    base_seq: Seq = Seq(0)
+    """The first one of the record; ``seq`` is the last."""
 
 
 class Fence:
@@ -93,7 +95,7 @@ def _outcome_of_written(state: ChannelState, written: WrittenRecord) -> WriteOut
     if not written.is_conditioned:
         return WriteOutcomeFound(WriteOutcome.COMMITTED, *place)
     if written.is_kept_by_machine and written.last_seq <= state.applied_seq:
-        return WriteOutcomeFound(WriteOutcome.COMMITTED, *place)
+        return WriteOutcomeFound(WriteOutcome.COMMITTED, *place, base_seq=written.base_seq)
     if written.outcome_known:
         condition = "held" if written.conflict_seq is None else "conflict"
         return WriteOutcomeFound(WriteOutcome.COMMITTED, *place, condition)

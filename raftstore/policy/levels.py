@@ -24,6 +24,9 @@ TRIM_LEVEL: Final = LEVEL_OF_TAG[Tag.AskTrimmed]
 MACHINE_LEVEL: Final = LEVEL_OF_TAG[Tag.CommandAck]
 """Nodes below it know of no state machines of users."""
 
+SHARED_COMMANDS_LEVEL: Final = LEVEL_OF_TAG[Tag.CommandsAck]
+"""Nodes below it read no record that several commands share."""
+
 LEVEL_OF_KIND: Final = {
     RecordKind.STAGED: 1,
     RecordKind.BATCH_APPLY: 1,
@@ -33,6 +36,7 @@ LEVEL_OF_KIND: Final = {
     RecordKind.TRIM_OUTCOMES: TRIM_LEVEL,
     RecordKind.MACHINE_COMMAND: MACHINE_LEVEL,
     RecordKind.MACHINE_STEP: MACHINE_LEVEL,
+    RecordKind.MACHINE_COMMANDS: SHARED_COMMANDS_LEVEL,
 }
 """Kinds of records that not every version reads; the others are of the first."""
 

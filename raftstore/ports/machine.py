@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from raftstore.errors import UnknownMachineError
-from raftstore.record_machine import DEFAULT_RULES, MachineRules, MachineSource
+from raftstore.protocol.records import Record
+from raftstore.record_machine import DEFAULT_RULES, ApplyResult, MachineRules, MachineSource
 from raftstore.types import Guid, Seq
 
 
@@ -18,6 +19,15 @@ class MachineStop(NamedTuple):
     """What was raised, or what this node lacks."""
     differs: bool = False
     """What is applied here already is not what the others have."""
+    record_seq: Seq = Seq(0)
+    """The last seq of the record, of which the command at ``seq`` may be one of several."""
+
+    @classmethod
+    def at(cls, record: Record, result: ApplyResult) -> MachineStop:
+        """The stop at a record whose result is a failure."""
+        assert result.failure is not None, f"seq {record.last_seq} can be applied"
+        seq, guid = result.failed_at or (record.last_seq, record.guid)
+        return cls(seq, guid, result.failure, result.differs, record.last_seq)
 
 
 class Machines(Protocol):

@@ -43,6 +43,7 @@ from raftstore.protocol.replication import (
     StoreRequest,
 )
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
+from raftstore.protocol.shared_commands import CommandsAck
 from raftstore.protocol.tags import LEVEL_OF_TAG, RETIRED, Tag
 from raftstore.protocol.trimming import TrimmingMessage
 from raftstore.types import INT63_MAX
@@ -50,6 +51,7 @@ from raftstore.types import INT63_MAX
 AnyMessage = (
     PublishMessage
     | CommandAck
+    | CommandsAck
     | MachineMessage
     | ReplicationMessage
     | ReplicationBundle

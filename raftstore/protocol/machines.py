@@ -31,7 +31,11 @@ from raftstore.types import (
     TimeoutMs,
 )
 
-MACHINE_KINDS: Final = (RecordKind.MACHINE_COMMAND, RecordKind.MACHINE_STEP)
+MACHINE_KINDS: Final = (
+    RecordKind.MACHINE_COMMAND,
+    RecordKind.MACHINE_STEP,
+    RecordKind.MACHINE_COMMANDS,
+)
 """Kinds of records that only channels with a user's machine have."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -165,9 +169,14 @@ def check_command(kind: RecordKind, payload: bytes, rows: int) -> None:
             f"a channel set takes commands, not records of kind {kind:d}; rows are written to a "
             "table (create_table)"
         )
-    key, command = decode_command(payload)
     if rows != 1:
         raise DecodeError(f"a command occupies 1 seq, not {rows}")
+    check_one_command(payload)
+
+
+def check_one_command(payload: bytes) -> None:
+    """Raise DecodeError unless it is the payload of a command within the limits."""
+    key, command = decode_command(payload)
     if len(key) > KEY_BYTES_MAX:
         raise DecodeError(f"a key of {len(key)} bytes is over the limit of {KEY_BYTES_MAX}")
     if len(command) > COMMAND_BYTES_MAX:

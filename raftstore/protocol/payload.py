@@ -108,7 +108,7 @@ def check_payload(kind: RecordKind, payload: bytes, rows: int) -> None:
     A leader asks before it sequences a payload: once committed, a payload that no replica can apply
     would stop them all, and so would a row whose seal is wrong when somebody reads it.
     """
-    if kind is RecordKind.MACHINE_COMMAND:
+    if kind in (RecordKind.MACHINE_COMMAND, RecordKind.MACHINE_COMMANDS):
         raise DecodeError(
             "a table takes no commands; create a channel set with a state machine for them "
             "(create_channelset)"

@@ -16,6 +16,7 @@ import msgspec
 from raftstore.protocol.machines import CommandAck
 from raftstore.protocol.message import ChannelMessage, Message
 from raftstore.protocol.publish import PubAck, PubMsg
+from raftstore.protocol.shared_commands import CommandsAck
 from raftstore.protocol.tags import tag_of
 from raftstore.types import (
     BaseSeq,
@@ -96,7 +97,7 @@ class RelayedWrite(ChannelMessage, frozen=True, array_like=True, gc=False, tag=t
 class RelayedAck(ChannelMessage, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Leader -> the follower that relayed a write: its outcome, for the publisher."""
 
-    ack: PubAck | CommandAck
+    ack: PubAck | CommandAck | CommandsAck
 
 
 class ChannelGaps(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -66,6 +66,7 @@ from raftstore.protocol.replica_orders import (
     OrderReplicas,
     OrdersAnswer,
 )
+from raftstore.protocol.shared_commands import CommandFate, CommandFateAnswer
 from raftstore.protocol.snapshots import OpenSnapshot, SnapshotAnswer
 
 MemberRequest = MakeTicket | AskJoin | Join | Drain | Retire
@@ -84,6 +85,7 @@ ClientRequest = (
     | Count
     | EditTable
     | WriteFate
+    | CommandFate
     | Events
     | ClusterView
     | Metrics
@@ -110,6 +112,7 @@ ClientAnswer = (
     | Failed
     | CountAnswer
     | WriteFateAnswer
+    | CommandFateAnswer
     | EventsAnswer
     | ClusterViewAnswer
     | MetricsAnswer

@@ -27,6 +27,7 @@ class Tag(IntEnum):
     PubReject = 3
     PayloadRelay = 4
     CommandAck = 5
+    CommandsAck = 6
     StoreRequest = 10
     StoreAck = 11
     StoreReject = 12
@@ -173,6 +174,8 @@ class Tag(IntEnum):
     MachineQuery = 190
     MachineAnswer = 191
     SkipCommand = 192
+    CommandFate = 193
+    CommandFateAnswer = 194
     ReportViolation = 200
 
 
@@ -249,6 +252,9 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.MachineQuery: 7,
     Tag.MachineAnswer: 7,
     Tag.SkipCommand: 7,
+    Tag.CommandsAck: 8,
+    Tag.CommandFate: 8,
+    Tag.CommandFateAnswer: 8,
     Tag.ReportViolation: 8,
 }
 """Messages that not every version reads, and the level that they came with

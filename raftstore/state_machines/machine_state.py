@@ -51,6 +51,12 @@ class MachineHead(msgspec.Struct, frozen=True):
     journal_bytes: Count63 = 0
 
 
+class Ends(msgspec.Struct, frozen=True, array_like=True):
+    """The ends of the commands of a record, each as it is stored."""
+
+    stored: tuple[bytes, ...]
+
+
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     """A command as a machine in memory got it; its seq is in the key."""
 

@@ -37,6 +37,7 @@ from raftstore.machine import (
 )
 from raftstore.machine import StateMachine as UserStateMachine
 from raftstore.protocol.machines import (
+    MACHINE_KINDS,
     MachineStep,
     Step,
     check_command,
@@ -44,6 +45,7 @@ from raftstore.protocol.machines import (
     decode_step,
 )
 from raftstore.protocol.records import Record
+from raftstore.protocol.shared_commands import check_commands, commands_in
 from raftstore.record_machine import (
     DEFAULT_RULES,
     ApplyResult,
@@ -56,8 +58,10 @@ from raftstore.record_machine import (
 )
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE, refuse_kind, refuse_payload
+from raftstore.state_machines.command_overlay import ViewOver
 from raftstore.state_machines.machine_state import (
     SCANNED_AT_ONCE,
+    Ends,
     JournalEntry,
     MachineHead,
     Results,
@@ -210,7 +214,7 @@ class UserMachine(CommandMachine):
     """The machine of one replica of one partition; all but the constructor on the apply thread."""
 
     LABEL: ClassVar = "channel set"
-    KINDS: ClassVar = frozenset({RecordKind.MACHINE_COMMAND, RecordKind.MACHINE_STEP})
+    KINDS: ClassVar = frozenset(MACHINE_KINDS)
     REREADS: ClassVar = True
 
     def __init__(
@@ -245,7 +249,10 @@ class UserMachine(CommandMachine):
 
     def check(self, kind: RecordKind, payload: bytes, rows: int) -> None:
         """Raise DecodeError unless a client may have this record applied."""
-        check_command(kind, payload, rows)
+        if kind is RecordKind.MACHINE_COMMANDS:
+            check_commands(payload, rows)
+        else:
+            check_command(kind, payload, rows)
 
     def apply(self, record: Record, view: RecordView) -> ApplyResult:
         """Compute what a command or a step changes; ``failure`` says why nothing can be applied."""
@@ -259,6 +266,8 @@ class UserMachine(CommandMachine):
             assert source is not None, "the machine was made of it"
             if source.version < head.version or source.oldest_version > head.version:
                 return ApplyResult((), failure=_version_lacking(source, head.version))
+            if record.kind is RecordKind.MACHINE_COMMANDS:
+                return self._commands(machine, record, view)
             return self._command(machine, head, record, view)
         except DecodeError as error:
             raise refuse_payload(record, error) from error
@@ -272,9 +281,10 @@ class UserMachine(CommandMachine):
         head = read_head(get)
         return self._first_version if head is None else head.version
 
-    def end_of(self, answer: bytes) -> KeptResult:
-        """The end of a command as ``ApplyResult.answer`` has it."""
-        return kept_result(answer)
+    def ends_of(self, answer: bytes, commands: int) -> list[KeptResult]:
+        """The ends of so many commands of one record, as ``ApplyResult.answer`` has them."""
+        stored = (answer,) if commands == 1 else unpacked(answer, Ends).stored
+        return [kept_result(each) for each in stored]
 
     def kept_end(self, seq: Seq, get: Callable[[bytes], bytes | None]) -> KeptResult | None:
         """The end of the command at a seq as the state keeps it; None: it is kept no longer."""
@@ -431,6 +441,26 @@ class UserMachine(CommandMachine):
         self._head = head
         self._skips.discard(seq)
         return ApplyResult(writes, state_writes=beside, answer=packed(kept))
+
+    def _commands(self, machine: UserStateMachine, record: Record, view: RecordView) -> ApplyResult:
+        """One after the other, each as if it had a record of its own; written together, or none."""
+        over, ends, skips = ViewOver(view), [], set(self._skips)
+        for each in commands_in(record):
+            assert self._head is not None, "a command is applied before the head is known"
+            try:
+                result = self._command(machine, self._head, each, over)
+            except _FailedError as failed:
+                self.forget()
+                self._skips = skips  # those before it were not applied either
+                at = each.last_seq, each.guid
+                return ApplyResult((), failure=str(failed), failed_at=at)
+            over.take(each.last_seq, result)
+            ends.append(result.answer or b"")
+        return ApplyResult(
+            tuple(over.rows.items()),
+            state_writes=tuple(over.state.written.items()),
+            answer=packed(Ends(tuple(ends))),
+        )
 
     def _note(
         self, machine: MemoryMachine, head: MachineHead, record: Record, beside: Writes

@@ -475,9 +475,7 @@ class SimTables:
         result = opened.compute(record, SimView(table))
         if result is not None:
             if result.failure is not None:
-                opened.stop = MachineStop(
-                    record.last_seq, record.guid, result.failure, result.differs
-                )
+                opened.stop = MachineStop.at(record, result)
                 return None
             writes = list(result.writes)
         state_writes = () if result is None else tuple(result.state_writes)

@@ -28,6 +28,7 @@ from raftstore.protocol.rebalance import CopyReport
 from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage
 from raftstore.protocol.replication import ReplicationBundle, ReplicationMessage
 from raftstore.protocol.requests import BatchReply, BatchRequest, ClientAnswer, ClientRequest
+from raftstore.protocol.shared_commands import CommandsAck
 from raftstore.protocol.trimming import TrimmingMessage
 from raftstore.types import NodeId, node_name
 
@@ -121,7 +122,7 @@ TO_ACCEPTOR: Final[dict[Purpose, frozenset[type[Message]]]] = {
 TO_DIALLER: Final[dict[Purpose, frozenset[type[Message]]]] = {
     Purpose.PEER: _members(),
     Purpose.CONTROL: _members(),
-    Purpose.CLIENT: _members(PubAck, CommandAck, PubReject, ClientAnswer, BatchReply),
+    Purpose.CLIENT: _members(PubAck, CommandAck, CommandsAck, PubReject, ClientAnswer, BatchReply),
     Purpose.QUERY: _members(ClientAnswer, BatchReply),
     Purpose.OPERATOR: _members(ClientAnswer, BatchReply),
     Purpose.BIRTH: _members(BirthMessage),

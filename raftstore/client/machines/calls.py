@@ -15,6 +15,7 @@ from raftstore.client.explanation import ReadExplanation
 from raftstore.client.kip535 import Metadata
 from raftstore.client.machines.channel_set import AsyncChannelSet, Key, key_bytes, query_spec
 from raftstore.client.machines.code import codecs_given, name_of
+from raftstore.client.machines.repeats import CommandRepeats
 from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.read_spec import ReadOptions, count_of
 from raftstore.client.requests.leader_requests import Asked, LeaderRequests
@@ -56,6 +57,7 @@ class MachineCalls:
             self._publisher,
             self._channel_reads,
             codecs_given(machine, codec),
+            CommandRepeats(self._publisher, self._leaders),
         )
 
     def create_channelset(

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from raftstore.client.arguments import whole
 from raftstore.client.context import Context
 from raftstore.client.machines.code import Codecs, codecs_by_name
+from raftstore.client.machines.repeats import CommandRepeats
 from raftstore.client.machines.results import CommandResult, QueryResult
 from raftstore.client.position import Position
 from raftstore.client.reads.channel_reads import ChannelReads
@@ -18,7 +19,7 @@ from raftstore.client.reads.read_spec import ReadOptions, ReadSpec, spec_of
 from raftstore.client.settings import ANSWERS_AT_ONCE
 from raftstore.client.writes.kinds import Write
 from raftstore.client.writes.publisher import Publisher
-from raftstore.client.writes.write_outcomes import parse_guid
+from raftstore.client.writes.write_outcomes import parse_name
 from raftstore.errors import (
     ArgumentError,
     DecodeError,
@@ -34,7 +35,7 @@ from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.machines import CommandAck, MachineAnswer, encode_command
 from raftstore.protocol.publish import PubAck
 from raftstore.rows.partitioner import partition_of
-from raftstore.types import Guid, Level, RecordKind, guid_text, node_name
+from raftstore.types import Level, RecordKind, node_name
 
 Key = str | bytes
 """By which a command or query comes to its partition; text stands for its UTF-8."""
@@ -54,12 +55,14 @@ class AsyncChannelSet:
         publisher: Publisher,
         channel_reads: ChannelReads,
         codecs: Codecs | None,
+        repeats: CommandRepeats,
     ) -> None:
         self.name = name
         self._context = context
         self._publisher = publisher
         self._channel_reads = channel_reads
         self._given = codecs
+        self._repeats = repeats
         self._found: tuple[str, Codecs] | None = None
         """Those of the machine with this name."""
 
@@ -138,24 +141,19 @@ class AsyncChannelSet:
                 limit=COMMAND_BYTES_MAX,
             )
         channel = info.channels[partition].channel
-        guid = self._guid(guid_given, info, partition)
         payload = encode_command(key, data)
-        write = Write(channel, RecordKind.MACHINE_COMMAND, payload, 1)
-        ack = await self._publisher.publish(write, deadline_ms, repeats=guid)
-        return _result(info, partition, ack, codecs)
-
-    @staticmethod
-    def _guid(given: str | None, info: TableInfo, partition: int) -> Guid | None:
-        """The guid of a command that is repeated."""
-        if given is None:
-            return None
-        channel, guid = parse_guid(given)
-        if channel != info.channels[partition].channel:
+        if guid_given is None:
+            ack, guid = await self._publisher.command(channel, payload, deadline_ms)
+            return _result(info, partition, ack, guid, codecs)
+        of, record, place = parse_name(guid_given)
+        if of != channel:
             raise ArgumentError(
-                f"guid={given!r:.80} is of a command to another partition than {info.name}/"
+                f"guid={guid_given!r:.80} is of a command to another partition than {info.name}/"
                 f"{partition}; repeat it with the key that it had"
             )
-        return guid
+        write = Write(channel, RecordKind.MACHINE_COMMAND, payload, 1)
+        ack, guid = await self._repeats.repeat(info, write, record, place, deadline_ms)
+        return _result(info, partition, ack, guid, codecs)
 
     # --- queries ---------------------------------------------------------------------------------
 
@@ -289,8 +287,9 @@ def query_spec(options: ReadOptions) -> ReadSpec:
     return spec_of(options)
 
 
-def _result(info: TableInfo, partition: int, ack: PubAck, codecs: Codecs) -> CommandResult:
-    guid = guid_text(ack.channel, ack.guid)
+def _result(
+    info: TableInfo, partition: int, ack: PubAck, guid: str, codecs: Codecs
+) -> CommandResult:
     if not isinstance(ack, CommandAck):
         raise DecodeError(
             f"{info.name}/{partition} acknowledged a command without its result; install the same "

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from raftstore.client.writes.publishing import Publishing
 from raftstore.errors import RequestError
 from raftstore.protocol.lifetimes import WITH_TTL, encode_with_ttl
 from raftstore.protocol.payload import Cell
 from raftstore.protocol.publish import PubAck
-from raftstore.types import ChannelId, RecordKind, Seq
+from raftstore.types import ChannelId, Guid, RecordKind, Seq
 
 ROW_OVERHEAD_BYTES: Final = 1024
 """What a row without an outcome takes in memory besides its bytes. Counted against the limits of
@@ -74,3 +74,20 @@ class Running:
     timer: asyncio.TimerHandle | None = None
     after_seq: Seq = Seq(0)
     """No attempt of it can be at or below this seq (S4.5)."""
+
+
+class RecordSender(Protocol):
+    """The publisher, as those use it who let writes share records."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing is begun any more."""
+
+    def new_record(self, guid: Guid, write: Write, deadline_ms: int, on_end: RecordEnd) -> Running:
+        """Return a record that is not sent yet."""
+
+    def start(self, running: Running) -> None:
+        """Publish it; ``on_end`` is called when it has its outcome, perhaps before this returns."""
+
+    def forget(self, running: Running) -> None:
+        """Stop where it is: nobody waits for the outcome any more."""

@@ -14,8 +14,9 @@ from functools import partial
 
 from raftstore.client.cluster.topology import Leader
 from raftstore.client.context import Context
+from raftstore.client.writes.command_writes import SHARED_BYTES_MAX, CommandWrites
 from raftstore.client.writes.in_flight import ByteBudget
-from raftstore.client.writes.kinds import RecordEnd, RowWrite, Running, Write
+from raftstore.client.writes.kinds import ROW_OVERHEAD_BYTES, RecordEnd, RowWrite, Running, Write
 from raftstore.client.writes.publishing import Finished, Publishing, PublishTimes, SendAttempt, Wait
 from raftstore.client.writes.row_writes import RowWrites
 from raftstore.client.writes.session import GUID_LIFE_MS, SESSION_BYTES, ProducerSession
@@ -33,9 +34,10 @@ from raftstore.errors import (
     UnknownChannelError,
     UnknownTableError,
 )
+from raftstore.policy.levels import SHARED_COMMANDS_LEVEL, lowest_level
 from raftstore.protocol.codec import encode_frame_of
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.types import DIGEST_BYTES, ChannelId, Guid, NodeId, guid_text
+from raftstore.types import DIGEST_BYTES, ChannelId, Guid, NodeId, RecordKind, guid_text
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class _ChannelState:
     session: ProducerSession
     budget: ByteBudget
     rows: RowWrites
+    commands: CommandWrites
     running: dict[Guid, Running] = field(default_factory=dict)
 
 
@@ -101,17 +104,51 @@ class Publisher:
         finally:
             self._release(channel, write.size)
 
+    async def command(
+        self, channel_id: ChannelId, payload: bytes, deadline_ms: int
+    ) -> tuple[PubAck, str]:
+        """Have a command of a state machine applied, which may share its record with others.
+
+        Returns its ack and its name; raises as ``publish`` does.
+        """
+        if not self._topology.replicas_of(channel_id):
+            raise _dropped(self._topology.name_of(channel_id))
+        if len(payload) > SHARED_BYTES_MAX or not self._may_share_commands():
+            write = Write(channel_id, RecordKind.MACHINE_COMMAND, payload, 1)
+            ack = await self.publish(write, deadline_ms)
+            return ack, guid_text(channel_id, ack.guid)
+        channel = self._channel(channel_id)
+        size = len(payload) + ROW_OVERHEAD_BYTES
+        await self._admit(channel, channel_id, size, deadline_ms)
+        try:
+            if self._is_closed:
+                raise _closed()
+            if not self._are_links_ready(channel_id):
+                await self._prepare_in_time(channel_id, channel, deadline_ms)
+            return await channel.commands.write(payload, deadline_ms)
+        finally:
+            self._release(channel, size)
+
+    def _may_share_commands(self) -> bool:
+        """Whether every node reads records that commands share."""
+        nodes = self._topology.nodes.values()
+        return lowest_level(info.level for info in nodes) >= SHARED_COMMANDS_LEVEL
+
     async def _repeat(self, guid: Guid, write: Write, deadline_ms: int) -> PubAck:
         """Publish under the guid of an earlier call, perhaps of another process."""
         channel = self._channel(write.channel)
-        if guid in channel.running:
-            raise ArgumentError(
-                f"the write {guid_text(write.channel, guid)} is under way; await it, and repeat it "
-                "once its outcome is unknown"
-            )
+        self.check_over(write.channel, guid)
         if not self._are_links_ready(write.channel):
             await self._prepare_in_time(write.channel, channel, deadline_ms)
         return await self._publish(guid, write, deadline_ms, is_repeated=True)
+
+    def check_over(self, channel: ChannelId, guid: Guid) -> None:
+        """Raise ArgumentError while the record with this guid is under way here."""
+        if guid in self._channel(channel).running:
+            raise ArgumentError(
+                f"the write {guid_text(channel, guid)} is under way; await it, and repeat it once "
+                "its outcome is unknown"
+            )
 
     async def _publish(
         self, guid: Guid, write: Write, deadline_ms: int, *, is_repeated: bool = False
@@ -192,6 +229,7 @@ class Publisher:
         self._is_closed = True
         for channel in self._channels.values():
             channel.rows.close(_closed())
+            channel.commands.close(_closed())
             for running in list(channel.running.values()):
                 running.state.give_up(_closed())
                 self._drive(running)
@@ -289,6 +327,7 @@ class Publisher:
         is_dropped = not self._topology.replicas_of(channel_id)
         if is_dropped:
             channel.rows.close(_dropped(self._topology.name_of(channel_id)))
+            channel.commands.close(_dropped(self._topology.name_of(channel_id)))
         for running in list(channel.running.values()):
             self._drive(running)
         if is_dropped:
@@ -428,7 +467,16 @@ class Publisher:
                 self._now_ms,
                 self._settings.last_call_ms,
             )
-            state = _ChannelState(session, ByteBudget(self._settings.channel_bytes_max), rows)
+            commands = CommandWrites(
+                channel,
+                partial(self._topology.name_of, channel),
+                session,
+                self,
+                self._now_ms,
+                self._settings.last_call_ms,
+            )
+            budget = ByteBudget(self._settings.channel_bytes_max)
+            state = _ChannelState(session, budget, rows, commands)
             self._channels[channel] = state
         return state
 

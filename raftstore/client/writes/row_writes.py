@@ -15,9 +15,8 @@ import asyncio
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from raftstore.client.writes.kinds import RecordEnd, RowWrite, Running, Write
+from raftstore.client.writes.kinds import RecordSender, RowWrite, Running, Write
 from raftstore.client.writes.row_gathering import GatheredRow, RowGathering
 from raftstore.client.writes.session import ProducerSession
 from raftstore.errors import RequestError, RequestTimeoutError
@@ -42,23 +41,6 @@ class _Record:
 
     rows: list[_Row]
     running: Running
-
-
-class RecordSender(Protocol):
-    """The publisher, as row writes use it."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Nothing is begun any more."""
-
-    def new_record(self, guid: Guid, write: Write, deadline_ms: int, on_end: RecordEnd) -> Running:
-        """Return a record that is not sent yet."""
-
-    def start(self, running: Running) -> None:
-        """Publish it; ``on_end`` is called when it has its outcome, perhaps before this returns."""
-
-    def forget(self, running: Running) -> None:
-        """Stop where it is: nobody waits for the outcome any more."""
 
 
 class RowWrites:

@@ -47,11 +47,12 @@ class ProducerSession:
         """Some write of this client is committed there."""
         self.after_seq = max(self.after_seq, last_seq)
 
-    def try_reserve(self, now_ms: int) -> Guid | None:
-        """Return a new guid if fewer than the window's counters are in flight."""
-        return None if self._waiting or self._is_full() else self._take(now_ms)
+    def try_reserve(self, now_ms: int, inner: int = 0) -> Guid | None:
+        """Return a new guid if fewer than the window's counters are in flight. ``inner`` counters
+        behind it are taken, too, for what shares the record (``protocol.shared_commands``)."""
+        return None if self._waiting or self._is_full() else self._take(now_ms, inner)
 
-    async def reserve(self, now_ms: int) -> Guid:
+    async def reserve(self, now_ms: int, inner: int = 0) -> Guid:
         """Return a new guid, once fewer than the window's counters are in flight."""
         while self._is_full() or self._waiting:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -67,7 +68,7 @@ class ProducerSession:
                     self._waiting.remove(turn)
             if not self._is_full():
                 break
-        guid = self._take(now_ms)
+        guid = self._take(now_ms, inner)
         self._wake()
         return guid
 
@@ -78,7 +79,7 @@ class ProducerSession:
             self._is_renewal_due = self._is_renewal_due or expired
         self._wake()
 
-    def _take(self, now_ms: int) -> Guid:
+    def _take(self, now_ms: int, inner: int) -> Guid:
         is_idle = not self._open and now_ms - self._used_ms > SESSION_IDLE_MS
         if self._counter and (is_idle or self._is_renewal_due):
             self._session, self._counter, self._open = self._new_session(), 0, {}
@@ -87,7 +88,9 @@ class ProducerSession:
         self._used_ms = now_ms
         self._counter += 1
         self._open[self._counter] = None
-        return make_guid(self._session, self._counter)
+        guid = make_guid(self._session, self._counter)
+        self._counter += inner
+        return guid
 
     def _is_full(self) -> bool:
         # S4.5: the span counts, not the number: finished writes in between free nothing.

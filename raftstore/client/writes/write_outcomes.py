@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 
 from raftstore.client.context import Context
@@ -11,32 +12,60 @@ from raftstore.client.requests.answers import expect
 from raftstore.client.requests.leader_requests import Asked, LeaderRequests
 from raftstore.client.results import WriteFate
 from raftstore.errors import SchemaError, UnknownTableError
+from raftstore.policy.levels import SHARED_COMMANDS_LEVEL
 from raftstore.protocol.publish import WriteFate as FateRequest
 from raftstore.protocol.publish import WriteFateAnswer
+from raftstore.protocol.shared_commands import CommandFate, guid_of_place
 from raftstore.types import (
     CHANNEL_ID_BYTES,
     GUID_BYTES,
     ChannelId,
     Guid,
+    RequestId,
+    TimeoutMs,
     channel_partition,
     channel_table,
     node_name,
 )
 
 COMMITTED: Final = "committed"
+NOT_APPLIED: Final = "not_applied"
 _DIGITS: Final = 2 * (CHANNEL_ID_BYTES + GUID_BYTES)
-_GUID: Final = rf"[0-9a-fA-F]{{{_DIGITS}}}"
+_NAME: Final = re.compile(rf"([0-9a-fA-F]{{{_DIGITS}}})(?:\.([1-9][0-9]{{0,2}}))?")
+
+
+def parse_name(text: str) -> tuple[ChannelId, Guid, int]:
+    """Read the name of a write: its channel, the guid of its record, and the place of a command
+    that shares it (0: none does). SchemaError when it is none."""
+    found = _NAME.fullmatch(str(text))
+    if found is None:
+        raise SchemaError(
+            f"{text!r:.80} is not the guid of a write, which has {_DIGITS} hexadecimal digits, and "
+            "for a command that shared a record a point and its place behind them; give the one "
+            "that an answer or an error of a write contained"
+        )
+    named = bytes.fromhex(found[1])
+    return ChannelId(named[:CHANNEL_ID_BYTES]), Guid(named[CHANNEL_ID_BYTES:]), int(found[2] or 0)
 
 
 def parse_guid(text: str) -> tuple[ChannelId, Guid]:
-    """Read the name of a write; SchemaError when it is none."""
-    if re.fullmatch(_GUID, str(text)) is None:
-        raise SchemaError(
-            f"{text!r:.80} is not the guid of a write, which has {_DIGITS} hexadecimal digits; "
-            "give the one that an answer or an error of a write contained"
-        )
-    named = bytes.fromhex(text)
-    return ChannelId(named[:CHANNEL_ID_BYTES]), Guid(named[CHANNEL_ID_BYTES:])
+    """The channel and the guid of the record that has the write of this name."""
+    channel, guid, _ = parse_name(text)
+    return channel, guid
+
+
+def command_guid(text: str) -> Guid:
+    """The guid of the command of this name, as its machine is given it."""
+    _, guid, place = parse_name(text)
+    return guid_of_place(guid, place) if place else guid
+
+
+def _question(
+    channel: ChannelId, guid: Guid, place: int, request_id: RequestId, left_ms: TimeoutMs
+) -> FateRequest:
+    if place:
+        return CommandFate(request_id, channel, guid, left_ms, place)
+    return FateRequest(request_id, channel, guid, left_ms)
 
 
 class WriteOutcomeQueries:
@@ -51,7 +80,7 @@ class WriteOutcomeQueries:
 
         "not_applied" is a promise: a copy of the write that comes later is refused.
         """
-        channel, guid = parse_guid(text)
+        channel, guid, place = parse_name(text)
         topology = self._context.topology
         if not topology.replicas_of(channel):
             await self._context.discovery.refresh(deadline_ms)
@@ -62,9 +91,13 @@ class WriteOutcomeQueries:
             )
         reported = await self._leaders.ask(
             channel,
-            lambda request_id, left_ms: FateRequest(request_id, channel, guid, left_ms),
+            partial(_question, channel, guid, place),
             deadline_ms,
-            asked=Asked(f"fate of a write of {topology.name_of(channel)}", is_read=True),
+            asked=Asked(
+                f"fate of a write of {topology.name_of(channel)}",
+                is_read=True,
+                level=SHARED_COMMANDS_LEVEL if place else 0,
+            ),
         )
         answer = expect(WriteFateAnswer, reported)
         partition = channel_partition(channel)

@@ -3,11 +3,11 @@ and what becomes of the channel when the machine cannot apply one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, astuple, replace
 
 from raftstore.engine.channel.apply_feed import APPLY_BYTES_PER_STEP, ApplyFeed
 from raftstore.engine.channel.channel_parts import ChannelParts
@@ -29,7 +29,8 @@ from raftstore.protocol.machines import (
 )
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
-from raftstore.record_machine import CommandMachine, RecordMachine
+from raftstore.protocol.shared_commands import CommandEnd, CommandsAck
+from raftstore.record_machine import CommandMachine, KeptResult, RecordMachine
 from raftstore.types import ChannelId, RecordKind, Seq, guid_text
 
 
@@ -99,32 +100,28 @@ class UserCommands:
             return replace(message, message=f"{message.message}; {self._stopped(self.stop)}")
         if client == CLIENT_HANDLE_SELF or type(message) is not PubAck:
             return message  # of the leader's own step, a refusal, or answered by the leader
-        fresh = self._fresh.get(message.last_seq)
-        if fresh is None:
-            get = partial(self._parts.tables.state_get, self._channel)
-            kept = self.machine.kept_end(message.last_seq, get)
-        else:
-            kept = self.machine.end_of(fresh)
-        if kept is None:
+        ends = self._ends(message.base_seq, message.last_seq)
+        if None in ends:
             text = (
                 f"the command was applied at seq {message.last_seq}, and its result is not kept "
                 "any more; query the machine to see what it did"
             )
             return PubReject(self._channel, message.term, message.guid, GuidExpiredError.code, text)
-        return CommandAck(
-            channel=message.channel,
-            term=message.term,
-            guid=message.guid,
-            base_seq=message.base_seq,
-            last_seq=message.last_seq,
-            record_term=message.record_term,
-            durability=message.durability,
-            replicas_acked=message.replicas_acked,
-            result=kept.result,
-            is_rejected=kept.is_rejected,
-            reason=kept.reason,
-            is_skipped=kept.is_skipped,
-        )
+        kept = [CommandEnd(*astuple(end)) for end in ends if end is not None]
+        if message.last_seq > message.base_seq:
+            return CommandsAck(**asdict(message), ends=tuple(kept))
+        return CommandAck(**asdict(message), **asdict(kept[0]))
+
+    def _ends(self, base_seq: Seq, last_seq: Seq) -> Sequence[KeptResult | None]:
+        """What came of the commands of a record that is applied; None: it is kept no more."""
+        fresh = self._fresh.get(last_seq)
+        if fresh is not None:
+            return self.machine.ends_of(fresh, last_seq - base_seq + 1)
+        return [self.kept_end(Seq(seq)) for seq in range(base_seq, last_seq + 1)]
+
+    def kept_end(self, seq: Seq) -> KeptResult | None:
+        """What came of the command at a seq, as it is stored; None: it is kept no more."""
+        return self.machine.kept_end(seq, partial(self._parts.tables.state_get, self._channel))
 
     # --- stops ------------------------------------------------------------------------------------
 
@@ -148,7 +145,7 @@ class UserCommands:
         stop = self._parts.tables.stoppable(self._channel).stop
         if stop is None or self.stop is not None:
             return None
-        self.stop, self._is_taken_back, self._looked_to = stop, False, stop.seq
+        self.stop, self._is_taken_back, self._looked_to = stop, False, stop.record_seq
         self._feed.stop(self.look)
         self._parts.tell(
             "machine_stopped",

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from msgspec.structs import asdict, astuple, replace
+
 from raftstore.config import ReadSettings
 from raftstore.core.write_outcome import FENCED_MAX, WriteOutcome, WriteOutcomeFound
 from raftstore.engine.channel.runner import ChannelRunner
@@ -32,6 +34,7 @@ from raftstore.errors import (
 from raftstore.protocol.message import failed
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import Served
+from raftstore.protocol.shared_commands import CommandEnd, CommandFate, CommandFateAnswer
 from raftstore.types import (
     GUID_BYTES,
     Level,
@@ -242,6 +245,8 @@ class WriteOutcomes:
             reason=reason,
             served=self._rules.served_at(Level.LINEARIZABLE.value, question.runner),
         )
+        if isinstance(question.request, CommandFate):
+            answer = _of_command(answer, question.request, question.runner, found.base_seq)
         self._answers.answer(question.client, answer)
 
     def _fail(
@@ -256,3 +261,17 @@ class WriteOutcomes:
         hosts = {node_name(self._me): message}
         answer = failed(request.request_id, error, message, leader_hint=leader, hosts=hosts)
         self._answers.answer(client, answer)
+
+
+def _of_command(
+    answer: WriteFateAnswer, request: CommandFate, runner: ChannelRunner, base_seq: Seq
+) -> CommandFateAnswer:
+    """The same of one command of the record."""
+    end = None
+    if answer.fate == WriteOutcome.COMMITTED.value and runner.commands is not None:
+        # A place that the record does not have is of no command of it.
+        seq = Seq(base_seq + request.place - 1)
+        kept = runner.commands.kept_end(seq) if base_seq <= seq <= answer.seq else None
+        end = None if kept is None else CommandEnd(*astuple(kept))
+        answer = replace(answer, seq=seq)
+    return CommandFateAnswer(**asdict(answer), end=end)

@@ -263,9 +263,7 @@ class Applier:
         result = state.compute(record, view)
         if result is not None:
             if result.failure is not None:
-                state.stop = MachineStop(
-                    record.last_seq, record.guid, result.failure, result.differs
-                )
+                state.stop = MachineStop.at(record, result)
                 return None
             # Only now: a read of the machine starts a new one.
             batch = self._batch_of(state.channel)

@@ -16,6 +16,7 @@ from raftstore.errors import RejectedError
 from raftstore.machine import MemoryMachine, StateMachine
 from raftstore.protocol.machines import decode_command
 from raftstore.protocol.records import Record
+from raftstore.protocol.shared_commands import commands_in
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.machines.local_machine import LocalMachine, Place, as_key
 from raftstore.testing.machines.workload import Operation, Query
@@ -50,6 +51,7 @@ def judge(
     operations: Sequence[Operation],
 ) -> Judged:
     """Hold the operations on one partition against its committed log; raises WrongAnswerError."""
+    records = [command for record in records for command in commands_in(record)]
     _check_once(records, operations)
     _check_order_in_time(operations)
     return _check_answers(specification, partition, records, operations)

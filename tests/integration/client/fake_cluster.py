@@ -32,7 +32,7 @@ from raftstore.protocol.audit import ReportViolation
 from raftstore.protocol.codec import decode, encode_frame_of
 from raftstore.protocol.framing import ReceiveBuffer
 from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_with_ttl
-from raftstore.protocol.machines import MachineQuery
+from raftstore.protocol.machines import MACHINE_KINDS, MachineQuery
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.node import Goodbye, Hello
 from raftstore.protocol.payload import decode_conditional, decode_rows
@@ -64,7 +64,7 @@ from raftstore.types import (
     node_id,
 )
 from tests.batch_truth import BatchTruth
-from tests.integration.client.fake_machines import count
+from tests.integration.client.fake_machines import count, count_all
 from tests.integration.client.fake_requests import execute, read
 from tests.integration.client.fake_snapshots import Applied
 
@@ -114,7 +114,7 @@ class Channel:
             if present != expected:
                 conflict_seq = present
             cells = [key, sealed]
-        elif kind in (RecordKind.BATCH_MARK, RecordKind.MACHINE_COMMAND):
+        elif kind is RecordKind.BATCH_MARK or kind in MACHINE_KINDS:
             cells = []
         elif kind is RecordKind.STAGED:
             assert self.batches is not None
@@ -139,7 +139,9 @@ class Channel:
             conflict_seq=conflict_seq or Seq(0),
         )
         if kind is RecordKind.MACHINE_COMMAND:
-            ack = count(self, message, ack)
+            ack = count(self, bytes(message.payload), ack)
+        elif kind is RecordKind.MACHINE_COMMANDS:
+            ack = count_all(self, message, ack)
         self.acks[message.guid] = ack
         return ack
 

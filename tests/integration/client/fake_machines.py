@@ -13,6 +13,7 @@ from raftstore.protocol.machines import CommandAck, MachineAnswer, MachineQuery,
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubMsg
 from raftstore.protocol.reads import Get, GetAnswer
+from raftstore.protocol.shared_commands import CommandEnd, CommandsAck, decode_commands
 from raftstore.types import Seq
 
 if TYPE_CHECKING:
@@ -41,9 +42,18 @@ class Counter(StateMachine):
         return {request: int(context.state.get(context.key) or 0)}
 
 
-def count(channel: Channel, message: PubMsg, ack: PubAck) -> CommandAck:
+def count_all(channel: Channel, message: PubMsg, ack: PubAck) -> CommandsAck:
+    """Apply the commands of a shared record."""
+    ends = []
+    for payload in decode_commands(message.payload):
+        end = count(channel, payload, ack)
+        ends.append(CommandEnd(end.result, end.is_rejected, end.reason))
+    return CommandsAck(**structs.asdict(ack), ends=tuple(ends))
+
+
+def count(channel: Channel, payload: bytes, ack: PubAck) -> CommandAck:
     """Apply a command as a node does that acknowledged it."""
-    key, command = decode_command(message.payload)
+    key, command = decode_command(payload)
     stored, _ = channel.rows.get(key, (b"0", Seq(0)))
     total = int(stored) + Counter.commands.decode(command)
     fields = structs.asdict(ack)

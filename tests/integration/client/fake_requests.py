@@ -24,7 +24,7 @@ from raftstore.protocol.admin import (
 from raftstore.protocol.audit import ReportViolation
 from raftstore.protocol.machines import MachineQuery, SkipCommand
 from raftstore.protocol.message import Done, Failed, Message
-from raftstore.protocol.publish import WriteFate, WriteFateAnswer
+from raftstore.protocol.publish import PubAck, WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import (
     ClosePin,
     Count,
@@ -36,10 +36,12 @@ from raftstore.protocol.reads import (
     Served,
 )
 from raftstore.protocol.replica_checks import RowExpiries, RowExpiriesAnswer
+from raftstore.protocol.shared_commands import CommandFate, CommandFateAnswer, CommandsAck
 from raftstore.protocol.table_settings import SETTING_LIMITS
 from raftstore.rows.schema_growth import grown_schema
 from raftstore.types import (
     Seq,
+    Term,
     node_name,
 )
 from tests.integration.client.fake_batches import coordinate
@@ -170,7 +172,10 @@ def _tell(node: FakeNode, message: Message, reply: Callable[[Message], None]) ->
         fate, seq = ("not_applied", Seq(0)) if ack is None else ("committed", ack.last_seq)
         served = Served(node.id, channel.channel, channel.term, channel.seq, 0, 0, "linearizable")
         told = (fate, seq, channel.term, "none", "by script")
-        reply(WriteFateAnswer(message.request_id, *told, served))
+        if isinstance(message, CommandFate):
+            reply(command_fate(message, told, served, ack))
+        else:
+            reply(WriteFateAnswer(message.request_id, *told, served))
     elif isinstance(message, Events):
         wanted = [
             event
@@ -212,3 +217,16 @@ def _operate(node: FakeNode, message: Message, reply: Callable[[Message], None])
         target = message.target or next(n for n in channel.replicas if n != node.id)
         cluster.elect(channel, node_name(target))
         reply(Done(message.request_id))
+
+
+def command_fate(
+    message: CommandFate, told: tuple[str, Seq, Term, str, str], served: Served, ack: PubAck | None
+) -> CommandFateAnswer:
+    """What became of a command of a shared record; the last results alone are kept."""
+    fate, seq, *others = told
+    if not isinstance(ack, CommandsAck):
+        return CommandFateAnswer(message.request_id, fate, seq, *others, served)
+    seq = Seq(ack.base_seq + message.place - 1)
+    return CommandFateAnswer(
+        message.request_id, fate, seq, *others, served, ack.ends[message.place - 1]
+    )

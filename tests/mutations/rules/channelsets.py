@@ -10,6 +10,8 @@ ADAPTER = "tests/unit/state_machines/test_user_machine.py::test_"
 HOSTILE = "tests/unit/state_machines/test_hostile_machines.py::test_"
 STEPS = "tests/unit/engine/catalog/test_machine_steps.py::test_"
 WORLDS = "tests/simulation/test_channelsets.py::test_"
+SHARED = "tests/unit/state_machines/test_shared_commands.py::test_"
+CLIENTS = "tests/integration/client/test_shared_commands.py::test_"
 
 CHANNELSET_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -135,5 +137,39 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "A replica that applied what the others skipped goes on.",
         Edit("UserMachine._step", "kept is not None and not kept.is_skipped", "False"),
         directed(ADAPTER + "a_replica_that_applied_what_the_others_skipped_says_so_and_stops"),
+    ),
+    mutation(
+        "S10-shared-sight",
+        "A command does not see what those before it in the record wrote.",
+        Edit(
+            "UserMachine._commands",
+            "self._command(machine, self._head, each, over)",
+            "self._command(machine, self._head, each, view)",
+        ),
+        directed(SHARED + "a_command_sees_what_those_before_it_in_the_record_wrote_and_removed"),
+    ),
+    mutation(
+        "S10-shared-half",
+        "A machine in memory goes on with the first half of a record that failed.",
+        Edit("UserMachine._commands", "self.forget()", "pass"),
+        directed(SHARED + "a_machine_in_memory_forgets_the_first_half_of_a_record_that_failed"),
+    ),
+    mutation(
+        "S4.5-shared-guid",
+        "All commands of a record are given its guid.",
+        Edit("guid_of_place", "(counter + place) % 2**64", "counter"),
+        directed(SHARED + "guids_of_commands_follow_that_of_their_record"),
+    ),
+    mutation(
+        "S4.5-shared-unknown",
+        "A command whose record nobody knows any more is sent again.",
+        Edit("CommandRepeats.repeat", "answer.fate != NOT_APPLIED", "False"),
+        directed(CLIENTS + "a_command_whose_record_nobody_knows_any_more_is_not_sent_again"),
+    ),
+    mutation(
+        "S4.5-shared-counters",
+        "The counters of the commands of a record are used for other writes, too.",
+        Edit("ProducerSession._take", "self._counter += inner", "pass"),
+        directed(CLIENTS + "a_record_has_no_more_commands_than_its_answer_has_room_for"),
     ),
 )
