@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, Unpack
 from raftstore.client.admin import Admin
 from raftstore.client.arguments import flag, optional_function, text, texts, whole
 from raftstore.client.auditing.audit import Audit
-from raftstore.client.auditing.auditor import Auditor
+from raftstore.client.auditor import Auditor
 from raftstore.client.batches.batch_writes import BatchWrites
 from raftstore.client.cluster.discovery import Discovery, split_endpoints
 from raftstore.client.cluster.links import Links, NodeLink

@@ -83,7 +83,7 @@ class ClientSettings:
     """The loop of the thread behind ``raftstore.connect``: auto, asyncio or uvloop; auto is uvloop
     where it is installed. ``raftstore.aio`` runs on its caller's loop."""
     audit: Audit | None = None
-    """Judges what this client is answered (``raftstore.Audit``); None: nothing is judged."""
+    """Judges what this client is answered (``Audit``); None: nothing is judged."""
     home: str = ""
     """Name or id of the node that is local to this client: asked first by prefer=nearest, and
     among equals."""

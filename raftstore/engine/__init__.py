@@ -8,7 +8,7 @@ Synchronous and single-threaded: the asyncio node (``raftstore.node``) and the s
   schedules it, and the outbox behind the durability barrier. What happens to one channel's log or
   state goes here;
 * ``snapshots``: tables that go to other replicas and come from them;
-* ``peers``: beliefs about other nodes; ``meters``: counters;
+* ``peers``: beliefs about other nodes; ``meters``: counters; ``audit``: judges what is answered;
 * ``client_answers``: the way back to clients; ``client_writes``: the payloads held for them;
   ``relayed_writes``: the way back to a follower that relayed a client's write;
 * ``checkpoints``: syncs what was acknowledged before it was on the disk, when asked to;

@@ -7,8 +7,8 @@ newest committed position that anybody had reported, and what it answered before
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from raftstore.audit.finding import EVIDENCE_BYTES_MAX, AuditFinding
 from raftstore.audit.judge import Judge
@@ -16,8 +16,6 @@ from raftstore.audit.observation import Action, Observation, hash_of_key, hash_o
 from raftstore.audit.sampling import KeySample
 from raftstore.audit.settings import AuditSettings
 from raftstore.engine.channel.runner import ChannelRunner
-from raftstore.engine.node_ports import Tell
-from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.protocol.audit import ReportViolation
 from raftstore.protocol.machines import ReplicaRead
 from raftstore.protocol.message import Failed, Message
@@ -34,6 +32,13 @@ MOMENT_MS: Final = 0.001
 REPORTS_PAUSE_MS: Final = 10_000
 """Of what is found within this the first is an event, and the others are counted: one cause has
 many effects, and a client may report what it likes."""
+
+
+class KnownCommits(Protocol):
+    """The watch of other nodes, as an audit uses it."""
+
+    def known_commit(self, runner: ChannelRunner) -> Seq:
+        """Return the highest seq that anybody reported as committed."""
 
 
 class _Watched(NamedTuple):
@@ -55,14 +60,21 @@ class _Asked(NamedTuple):
 class NodeAudit:
     """See the module."""
 
-    def __init__(self, settings: AuditSettings, seed: bytes, watch: PeerWatch, tell: Tell) -> None:
+    def __init__(
+        self,
+        settings: AuditSettings,
+        seed: bytes,
+        watch: KnownCommits,
+        tell: Callable[..., None],
+    ) -> None:
+        """``tell`` takes an event."""
         self.settings = settings
         self.judge = Judge(keys_max=settings.keys_max)
         self.reported = 0
         """Violations that clients reported."""
         self._sample = KeySample(settings.keys_per_million / 1_000_000, seed)
         self._is_off = self._sample.is_empty
-        self._watch = watch
+        self._known_commit = watch.known_commit
         self._tell = tell
         self._asked: dict[tuple[int, int], _Asked] = {}
         """By client and request."""
@@ -92,7 +104,7 @@ class NodeAudit:
                 continue
             keys = tuple([part.keys[at] for at in places])
             parts[number] = _Watched(runner, tuple(places), keys)
-            known = self._watch.known_commit(runner)
+            known = self._known_commit(runner)
             self.judge.committed(runner.channel, runner.name, self._moment(now_ms), known)
         if parts:
             asked = _Asked(request, self._moment(now_ms), parts)

@@ -97,9 +97,8 @@ class NodeRunner:
         self.drain = Drain(self.channels, self._active, self.clock)
         self.levels = KnownLevels(me, identity.level)
         self.outbox = Outbox(ports.log, ports.transport, self.levels.takes_bundles)
-        offer = SpaceHandOvers(me, self.channels).offer
-        look = ports.free_bytes, ports.log.unsynced_bytes
-        self.space = DiskSpace(me, settings.storage, self.events.tell, *look, offer)
+        look = ports.free_bytes, ports.log.unsynced_bytes, SpaceHandOvers(me, self.channels).offer
+        self.space = DiskSpace(me, settings.storage, self.events.tell, *look)
         self.guard = StorageGuard(
             me,
             ports.log,

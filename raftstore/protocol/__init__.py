@@ -20,6 +20,7 @@
 | ``rebalance`` | replicas that move so that nodes hold even shares, and tags of nodes |
 | ``admin``, ``table_settings`` | tables, status, events, metrics |
 | ``replica_checks`` | comparing replicas |
+| ``audit`` | what clients found wrong with their answers |
 | ``requests`` | the unions of all that clients ask, and of the answers |
 
 ``framing`` cuts a byte stream into checked bodies; ``codec`` turns bodies into messages, whose base

@@ -1,1 +1,1 @@
-"""Auditing what a client is answered: what is noted, judged, checked elsewhere and reported."""
+"""Auditing what a client is answered: what is noted, and judged by all clients of a process."""

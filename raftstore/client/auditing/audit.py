@@ -1,4 +1,4 @@
-"""``raftstore.Audit``: what the clients of a process observe and judge together (N7)."""
+"""``Audit``: what the clients of a process observe and judge together (N7)."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 
 from raftstore.audit.observation import NO_ROW, Action, Observation, hash_of_key, hash_of_row
 from raftstore.client.auditing.audit import Audit
-from raftstore.client.reads.read_spec import ReadSpec
 from raftstore.protocol.admin import TableInfo
-from raftstore.protocol.reads import FoundKeys, GetAnswer
+from raftstore.protocol.reads import Consistency, FoundKeys, GetAnswer
 from raftstore.types import ChannelId, Durability, Seq, Term, node_name
 
 FSYNC: Final = Durability.FSYNC.label
@@ -25,9 +24,8 @@ class Asked(NamedTuple):
     info: TableInfo
     partition: int
     keys: Sequence[bytes]
-    spec: ReadSpec
+    wanted: Consistency
     began_ms: float
-    min_seq: Seq
 
 
 class Candidate(NamedTuple):
@@ -65,8 +63,8 @@ class Recorder:
         action: Action = Action.GET,
     ) -> None:
         """Keys were read: those of ``answer`` from number ``first`` on."""
-        info, spec = asked.info, asked.spec
-        if spec.pin is not None or info.durability != FSYNC:
+        info, wanted = asked.info, asked.wanted
+        if wanted.pin or info.durability != FSYNC:
             return
         served, ended_ms = answer.served, self.audit.now_ms()
         channel = info.channels[asked.partition].channel
@@ -84,12 +82,12 @@ class Recorder:
                 hash_of_row(answer.values[at]),
                 node,
                 served.term,
-                spec.level.value,
+                wanted.level,
                 served.staleness_ms,
                 served.lag,
-                asked.min_seq,
-                spec.max_staleness_ms,
-                spec.max_lag,
+                wanted.min_seq,
+                wanted.max_staleness_ms,
+                wanted.max_lag,
             )
             self.audit.observe(channel, name, seen)
             if action is Action.GET:

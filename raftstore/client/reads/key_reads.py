@@ -217,8 +217,8 @@ class KeyReads:
         assert self._recorder is not None
         for each in found:
             info, _, partition, keys = each.part
-            min_seq = spec.min_seq(info, partition)
-            asked = Asked(info, partition, keys, spec, began_ms, min_seq)
+            wanted = spec.consistency(spec.min_seq(info, partition))
+            asked = Asked(info, partition, keys, wanted, began_ms)
             self._recorder.read(asked, each.answer, each.first)
 
     def _begin(self, part: KeysPart, spec: ReadSpec, timeout_ms: int) -> Waiter:

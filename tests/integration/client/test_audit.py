@@ -17,7 +17,7 @@ from raftstore import Audit, AuditCounts, AuditFinding, aio
 from raftstore.aio import AsyncClient
 from raftstore.audit.finding import FindingKind
 from raftstore.audit.observation import hash_of_key
-from raftstore.client.auditing import auditor
+from raftstore.client import auditor
 from raftstore.errors import ArgumentError, ConfigError, ConflictError
 from raftstore.protocol.message import Message
 from raftstore.protocol.reads import Get, GetAnswer

@@ -88,7 +88,7 @@ class Auditor:
             return
         audit, spec, min_seq = recorder.audit, ReadSpec(Level.ANY, replica=node), Seq(candidate.seq)
         deadline_ms = self._context.now_ms() + PATIENCE_MS
-        asked = Asked(info, partition, (key,), spec, audit.now_ms(), min_seq)
+        asked = Asked(info, partition, (key,), spec.consistency(min_seq), audit.now_ms())
         try:
             answer = await self._reads.get(channel, (key,), spec, deadline_ms, min_seq=min_seq)
         except RaftstoreError:
