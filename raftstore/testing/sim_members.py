@@ -78,8 +78,8 @@ class MemberChanges:
         self.kinds: dict[str, int] = {}
         """Commands that were carried out."""
         self.is_stopped = False
-        self._quiet_ms = 0.0
-        """From then on no order is on its way any more."""
+        self._quiet_ms = self._few_ms = 0.0
+        """From then on no order is on its way any more, and none for few voters."""
 
     @property
     def is_done(self) -> bool:
@@ -152,6 +152,8 @@ class MemberChanges:
         witnesses = self._witnesses(channel, voters)
 
         def build(number: int) -> OrderReplicas:
+            if count < SAFE_VOTERS:
+                self._few_ms = self._cluster.scheduler.now_ms + LATE_MS_MAX + ANSWER_MS
             return OrderReplicas(
                 number, channel, tuple(voters), guid, "drawn", ANSWER_MS, tuple(learners),
                 is_forced, witnesses,
@@ -319,10 +321,14 @@ class MemberChanges:
         return all(self._cluster.nodes[node].is_up for node in self._cluster.node_ids)
 
     def _may_lose_one(self) -> bool:
-        """No replica anywhere knows of fewer voters than three, now or by an order, and no node is
-        of a version in which nobody can take its place."""
+        """No replica anywhere knows of fewer voters than three, now or by an order, none is on its
+        way, and no node is of a version in which nobody can take its place."""
         leader = self._operator.metadata_leader()
         if leader is None or leader.runner is None:
+            return False
+        targets = [each.target for each in leader.runner.controller.catalog.changes.values()]
+        has_few = any(each is not None and len(each.voters) < SAFE_VOTERS for each in targets)
+        if has_few or self._cluster.scheduler.now_ms < self._few_ms:
             return False
         if leader.runner.controller.refusal_of_format(MEMBERS_FORMAT) is not None:
             return False
