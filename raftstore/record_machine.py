@@ -8,11 +8,11 @@ module is all that the store, the engine and the simulator know of machines: a t
 micro-batches, the catalog, a witness and the host of users' state machines are written against it
 and nothing else, and the import rules hold both sides to that.
 
-A program that only wants to be replicated derives from ``raftstore.StateMachine``, which has
-results, versions and rejections on top of this. The lower contract is for machines that want the
-records themselves: their rows encoded as the log has them, several kinds, no result kept. Such a
-machine runs on simulated replicas with ``raftstore.testing.run_machine``; nodes run those that
-``raftstore.state_machines.registry`` lists.
+A program that only wants to be replicated derives from ``raftstore.machine.StateMachine``, which
+has results, versions and rejections on top of this. The lower contract is for machines that want
+the records themselves: rows encoded as the log has them, several kinds, no result kept. Such a
+machine runs on simulated replicas with ``raftstore.testing.own_machine.run_machine``; nodes run
+those that ``raftstore.state_machines.registry`` lists.
 
 A kind belongs to one machine of a channel (``RecordMachine.kinds``), and the machines of one
 channel share its log, so that what one of them refers to is committed and in order (S11).

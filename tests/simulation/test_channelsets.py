@@ -194,6 +194,32 @@ def test_a_result_is_the_same_after_every_node_was_restarted() -> None:
     assert world.total(0) == 6
 
 
+def test_a_retry_behind_the_kept_results_is_unknown_and_never_applied_again() -> None:
+    """S4.5: the log knows the guid for longer than the machine keeps its result, and behind both
+    windows it is still no new command: whoever sends it is told that nothing can be said."""
+    world = World(Counter, calm())
+    payload = encode_command(b"k", INT.encode(5))
+    write = Write(world.channel, RecordKind.MACHINE_COMMAND, payload, 1)
+    first = world.send(write)
+    assert isinstance(first, CommandAck)
+    for _ in range(RULES.results_kept - 1):
+        world.total(0)
+    kept = retry_of(world, first, write)
+    assert isinstance(kept, CommandAck), "the oldest that is kept"
+    assert kept.result == first.result
+    world.total(0)
+    gone = retry_of(world, first, write)
+    assert isinstance(gone, PubReject)
+    assert gone.code == GuidExpiredError.code
+    assert GuidExpiredError.outcome is Outcome.UNKNOWN
+    assert f"the command was applied at seq {first.last_seq}" in gone.message
+    world.restart(Counter)
+    again = retry_of(world, first, write)
+    assert isinstance(again, PubReject)
+    assert again.code == GuidExpiredError.code
+    assert world.total(0) == 5, "it was applied once"
+
+
 def retry_of(world: World, ack: PubAck, write: Write) -> Message:
     """Send the same again by hand, to the present leader; its answer about the write."""
     found: list[Message] = []

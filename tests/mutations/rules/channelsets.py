@@ -100,6 +100,12 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(WORLDS + "a_result_is_the_same_after_every_node_was_restarted"),
     ),
     mutation(
+        "S4.5-result-gone",
+        "A retry of a command whose result is gone hears that the command was not applied.",
+        Edit("UserCommands.answer", "GuidExpiredError.code", "MachineStoppedError.code"),
+        directed(WORLDS + "a_retry_behind_the_kept_results_is_unknown_and_never_applied_again"),
+    ),
+    mutation(
         "S4.4-skip-of-the-acknowledged",
         "A command is skipped that another replica has applied, and may have acknowledged.",
         Edit("skip_problem", "position.applied_seq >= seq", "False"),
