@@ -257,7 +257,13 @@ class Admin:
 
     async def channelset_info(self, name: str, deadline_ms: int) -> TableInfo:
         """Return one channel set, as a node knows it now."""
-        info = await self.table_info(name, deadline_ms)
+        try:
+            info = await self.table_info(name, deadline_ms)
+        except UnknownTableError as error:
+            raise UnknownTableError(
+                f"there is no channel set {name!r}; correct the name (`raftstore machine ls`), or "
+                "create it (create_channelset)"
+            ) from error
         if not info.machine:
             raise SchemaError(f"{name!r} is a table and no channel set; see `raftstore table`")
         return info

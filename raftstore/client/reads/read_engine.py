@@ -25,6 +25,7 @@ from raftstore.errors import (
     ERRORS_BY_CODE,
     DataLossError,
     LagExceededError,
+    MachineStoppedError,
     NoLeaderError,
     NotLeaderError,
     NotUpToBoundError,
@@ -76,6 +77,8 @@ class _Read:
         self.refused_rounds = 0
         self.leader_error: RequestError | None = None
         """Why the leader asked last did not serve it; None: it did not answer."""
+        self.stopped: MachineStoppedError | None = None
+        """A leader's machine stands at a command: no patience short of a person's helps."""
 
     def failed(self, node: NodeId, reason: str) -> None:
         """A node did not serve it, and did not refuse it either."""
@@ -311,6 +314,8 @@ class ReadEngine:
             read.failed(node, str(refusal))
             learn_of_leader(self._context, read.channel, attempt.leader, refusal)
         read.refusals[node] = read.leader_error = refusal
+        if isinstance(refusal, MachineStoppedError):
+            read.stopped = refusal
         # What a newer node calls by a name that is not known here is its own refusal alone.
         if (attempt.leader is not None or failed.code in ERRORS_BY_CODE) and read.is_final(refusal):
             raise refusal
@@ -370,6 +375,8 @@ def _failure(read: _Read) -> RequestError:
             read.failed(attempt.node, Verdict.EXPIRED.reason)
     reasons = "; ".join(f"{host}: {reason}" for host, reason in sorted(read.hosts.items()))
     if is_at_leader:
+        if read.stopped is not None:  # it says more than how the last of many attempts ended
+            return read.stopped
         if read.leader_error is not None and not read.pending:
             return read.leader_error
         return QueryError(

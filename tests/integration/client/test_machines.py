@@ -16,6 +16,7 @@ from raftstore.client.machines.json_values import from_json, to_json
 from raftstore.errors import (
     ArgumentError,
     ConnectionInDoubtError,
+    MachineStoppedError,
     OperationInDoubtError,
     PayloadTooLargeError,
     RejectedError,
@@ -31,6 +32,7 @@ from raftstore.types import Level, Outcome, RecordKind, Seq
 from tests.integration.client.fake_cluster import (
     FakeCluster,
     apply_and_lose,
+    fail,
     lose,
     refuse,
     silence,
@@ -281,6 +283,24 @@ def test_a_module_that_ends_the_process_ends_no_client(tmp_path: Path) -> None:
         assert "SystemExit: 3" in codecs_by_name("my_exiting:Counter").lacks
     finally:
         sys.path.remove(str(tmp_path))
+
+
+def test_a_query_of_a_stopped_machine_says_so_however_its_last_attempt_ends() -> None:
+    """No patience helps, and the last attempt's end, with its few milliseconds, says nothing."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        sets(cluster)
+        counters = client.channelset("c")
+        await counters.command("k", 1)
+        scripts = cluster.nodes["n1"].request_scripts
+        scripts.append(fail("machine_stopped", "c/0: the state machine stopped at seq 4"))
+        scripts.extend([fail("query_error", "no quorum confirmed the leader")] * 5_000)
+        with pytest.raises(MachineStoppedError, match="stopped at seq 4"):
+            await counters.query("k", "x", timeout=0.4)
+        with pytest.raises(UnknownTableError, match="there is no channel set 'nix'"):
+            await client.channelset_info("nix")
+
+    play(test)
 
 
 def test_without_the_code_values_are_bytes_and_errors_say_why() -> None:

@@ -80,6 +80,12 @@ MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
         directed(READER + "query_behind_a_stopped_machine_is_refused_at_once"),
     ),
     mutation(
+        "S7-stop-unsaid",
+        "A query of a stopped machine ends with how its last attempt ended, and not with the stop.",
+        Edit("_failure", "read.stopped is not None", "False"),
+        directed(CLIENT + "a_query_of_a_stopped_machine_says_so_however_its_last_attempt_ends"),
+    ),
+    mutation(
         "S7-rows-of-a-machine",
         "Rows of a channel set are read as if it was a table.",
         Edit("Reader._refusal", "kind_refusal(request, runner)", "None"),
