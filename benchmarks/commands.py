@@ -83,7 +83,7 @@ class Tally:
 
     @property
     def sum(self) -> int:
-        """Of all totals."""
+        """All totals together."""
         return sum(self.totals.values())
 
 

@@ -39,7 +39,7 @@ def totals(answer: PubAck | RequestError) -> list[int]:
 
 
 def asked(world: World, ack: PubAck, place: int) -> CommandFateAnswer:
-    """What the leader says of a command of the record."""
+    """The leader's word on a command of the record."""
     found: list[Message] = []
     world.cluster.add_client("asking", 79, lambda _, message: found.append(message))
     world.wait(lambda: world.cluster.believed_leader(world.channel) is not None)

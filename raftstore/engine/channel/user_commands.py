@@ -113,14 +113,14 @@ class UserCommands:
         return CommandAck(**asdict(message), **asdict(kept[0]))
 
     def _ends(self, base_seq: Seq, last_seq: Seq) -> Sequence[KeptResult | None]:
-        """What came of the commands of a record that is applied; None: it is kept no more."""
+        """The ends of the commands of a record that is applied; None: it is kept no more."""
         fresh = self._fresh.get(last_seq)
         if fresh is not None:
             return self.machine.ends_of(fresh, last_seq - base_seq + 1)
         return [self.kept_end(Seq(seq)) for seq in range(base_seq, last_seq + 1)]
 
     def kept_end(self, seq: Seq) -> KeptResult | None:
-        """What came of the command at a seq, as it is stored; None: it is kept no more."""
+        """The end of the command at a seq, as it is stored; None: it is kept no more."""
         return self.machine.kept_end(seq, partial(self._parts.tables.state_get, self._channel))
 
     # --- stops ------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_commands_of_one_moment_share_a_record_and_each_has_its_own_result() -> 
 
 
 def test_a_record_has_no_more_commands_than_its_answer_has_room_for() -> None:
-    """And no guid is used twice: those of the commands follow that of their record."""
+    """No guid is used twice: those of the commands follow that of their record."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         sets(cluster)
@@ -149,7 +149,7 @@ def test_attempts_of_a_shared_record_are_applied_once() -> None:
 
 
 def test_commands_of_a_record_that_was_refused_for_good_leave_one_by_one() -> None:
-    """What is wrong with one of them says nothing of the others."""
+    """A mistake in one of them says nothing of the others."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         sets(cluster)
@@ -255,7 +255,7 @@ def test_a_command_that_was_cancelled_before_it_left_is_not_sent() -> None:
         under_way = many(counters, 2)
         await cluster.until(lambda: len(cluster.nodes["n1"].published) == 3)
         late = asyncio.ensure_future(counters.command("late", 1))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         late.cancel()
         with pytest.raises(asyncio.CancelledError):
             await late
@@ -277,14 +277,14 @@ def test_commands_that_wait_end_at_their_deadline_and_with_the_client() -> None:
         counters = await warm(client)
         cluster.nodes["n1"].publish_scripts.extend([silence, silence])
         under_way = many(counters, 1)
-        await asyncio.sleep(0.01)
+        await cluster.until(lambda: len(cluster.nodes["n1"].published) == 2)
         under_way += many(counters, 1)
         await cluster.until(lambda: len(cluster.nodes["n1"].published) == 3)
         with pytest.raises(RequestTimeoutError, match="nothing was sent") as caught:
             await counters.command("late", 1, timeout=0.05)
         assert caught.value.outcome is Outcome.NOT_APPLIED
         waiting = asyncio.ensure_future(counters.command("later", 1))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         await client.close()
         ends = await asyncio.gather(waiting, *under_way, return_exceptions=True)
         assert isinstance(ends[0], UnavailableError)

@@ -12,7 +12,7 @@ from raftstore.policy.levels import (
     why_format_is_too_new,
     why_kind_is_too_new,
 )
-from raftstore.state_machines.catalog import CATALOG_FORMAT, FIRST_FORMAT
+from raftstore.state_machines.catalog_entries import CATALOG_FORMAT, FIRST_FORMAT
 from raftstore.types import NodeId, RecordKind
 
 N1, N2, N3 = NodeId("n1@00"), NodeId("n2@01"), NodeId("n3@02")

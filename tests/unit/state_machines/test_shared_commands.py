@@ -59,7 +59,7 @@ def applied(bench: MachineBench, commands: Sequence[bytes]) -> list[KeptResult]:
 
 
 def failed(bench: MachineBench, commands: Sequence[bytes]) -> ApplyResult:
-    """What is said of a record that cannot be applied."""
+    """The result of a record that cannot be applied."""
     record = shared(bench, commands)
     result = bench.apply(record)
     assert result.failure is not None
@@ -93,7 +93,7 @@ def test_a_command_sees_what_those_before_it_in_the_record_wrote_and_removed() -
 
 
 def test_commands_lead_to_the_same_together_and_one_by_one() -> None:
-    """What a replica has does not depend on who shared a record with whom."""
+    """The state does not depend on who shared a record with whom."""
     values = [3, -7, 4, 0, -2]
     together, single = MachineBench(Counter), MachineBench(Counter)
     ends = applied(together, [number(value) for value in values])
@@ -115,7 +115,7 @@ def test_a_failure_writes_nothing_of_the_record_and_names_the_command() -> None:
 
 
 def test_a_skipped_command_is_one_of_its_record_and_the_others_are_applied() -> None:
-    """Also where two of them have to be, one after the other."""
+    """The same where two of them have to be, one after the other."""
     bench = MachineBench(Counter)
     commands = [number(666), number(2), number(666), number(3)]
     assert failed(bench, commands).failed_at == (Seq(1), make_guid(b"together", 1 + 1))
@@ -130,7 +130,7 @@ def test_a_skipped_command_is_one_of_its_record_and_the_others_are_applied() -> 
 
 
 def test_mended_code_applies_the_whole_record() -> None:
-    """What the first commands did before the failure is not remembered."""
+    """Nothing is remembered of what the first commands did before the failure."""
     bench = MachineBench(Counter)
     failed(bench, [number(2), number(666)])
     bench.restart(Mended)
