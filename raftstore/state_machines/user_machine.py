@@ -570,7 +570,7 @@ def _version_lacking(machine: MachineSource, version: int) -> str:
 
 
 def _leave_interrupts(error: BaseException) -> None:
-    """Whatever a machine raises is about the machine, for no thread of a node may end by it; but
+    """All that a machine raises is about the machine, for no thread of a node may end by it; but
     KeyboardInterrupt is somebody at a terminal, who stops a simulation. Nodes have it nowhere."""
     if isinstance(error, KeyboardInterrupt):
         raise error

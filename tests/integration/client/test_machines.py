@@ -256,7 +256,7 @@ def test_values_that_do_not_fit_are_refused_before_anything_is_sent() -> None:
 
 
 def test_a_result_that_cannot_be_read_here_is_of_a_command_that_was_applied() -> None:
-    """Nobody may take it for one that was not sent; its guid leads to the result."""
+    """The error cannot be taken for one of what was not sent; its guid leads to the result."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
         sets(cluster)

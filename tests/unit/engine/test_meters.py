@@ -195,7 +195,7 @@ def test_totals_grow_and_keep_what_closed_channels_counted() -> None:
 
 
 def test_ends_of_commands_are_counted_by_what_the_machine_made_of_them() -> None:
-    """And as committed writes, which they are, too."""
+    """They are counted as committed writes, too, which they are."""
     meters = Meters()
     of = (CHANNEL, Term(1), GUID, Seq(1), Seq(1), Term(1), "fsync", 2)
     meters.write_ended(CommandAck(*of), 300)

@@ -91,7 +91,7 @@ class Numbered(msgspec.Struct):
     ],
 )
 def test_a_type_without_an_order_is_refused_where_it_is_declared(kind: Any, said: str) -> None:
-    """And not with the first result, which would stop the partition."""
+    """The first result would be too late: it would stop the partition."""
     with pytest.raises(raftstore.SchemaError, match=said):
         raftstore.codec(kind)
     assert raftstore.codec(Tree).encode(Tree([], {"a": Tree([], {})}))

@@ -111,7 +111,7 @@ class Worded:
         return str(value)
 
     def decode(self, data: bytes) -> Any:
-        """What it is made to raise, or text."""
+        """Raise what it is made to raise, or give text."""
         if self._error is not None:
             raise self._error
         return data.decode()
@@ -137,7 +137,7 @@ def test_bytes_that_a_codec_cannot_read_are_rejected_whatever_value_error_it_rai
 
 
 def test_a_codec_that_fails_stops_the_partition_and_no_node() -> None:
-    """What it raises may not be the same everywhere: memory, say, that one node does not have."""
+    """Its error may not be the same everywhere: memory, say, that one node does not have."""
 
     class Lacking(Echo):
         commands = Worded(MemoryError("none left"))
@@ -216,7 +216,7 @@ class Keeping(StateMachine):
 
 @pytest.mark.parametrize("command", [b"get", b"range", b"put"])
 def test_the_state_of_a_command_that_has_ended_can_be_used_no_more(command: bytes) -> None:
-    """What was put into it would be lost in silence."""
+    """A value put into it would be lost in silence."""
     bench = MachineBench(Keeping)
     bench.command(b"first")
     assert "the state of a command that has ended" in bench.failing(command)
@@ -279,7 +279,7 @@ def test_a_range_reads_no_more_than_is_taken_of_it() -> None:
 
 
 def test_a_machine_that_swallows_a_limit_has_not_gone_over_it() -> None:
-    """What is refused is not written."""
+    """A write that is refused is none."""
 
     class Swallowing(StateMachine):
         def apply(self, command: bytes, context: CommandContext) -> bytes:

@@ -57,7 +57,7 @@ def test_queries_go_past_those_that_do_not_come_back() -> None:
 
 
 def test_one_thread_is_enough_for_queries_that_come_back() -> None:
-    """Whatever they take together."""
+    """Their time together counts for nothing."""
     bench = Bench()
     for _ in range(20):
         assert bench.answers()
