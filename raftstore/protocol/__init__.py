@@ -14,7 +14,7 @@
 | ``bootstrap`` | founding a cluster |
 | ``reads``, ``snapshots``, ``changes`` | clients that read rows, a whole table, what changed |
 | ``batches`` | atomic micro-batches, asked and carried out |
-| ``machines`` | commands and queries of users' state machines, the code that nodes have |
+| ``machines``, ``shared_commands`` | commands and queries of users' machines, the code of nodes |
 | ``members``, ``tickets`` | nodes that join, drain and leave |
 | ``replica_orders`` | replicas of a channel that operators order |
 | ``rebalance`` | replicas that move so that nodes hold even shares, and tags of nodes |

@@ -1,6 +1,6 @@
 """Values of machines as JSON: what the shell and HTTP have in hand.
 
-``raftstore.JSON`` takes what JSON holds, and a codec of a type what JSON stands for: structs are
+``machine.JSON`` takes what JSON holds, and a codec of a type what JSON stands for: structs are
 objects, and bytes within them base64. Where values are bytes, JSON has their text,
 or ``{"$binary": "AQI="}`` for what is no text.
 """
