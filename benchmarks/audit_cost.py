@@ -1,4 +1,4 @@
-"""What the live audit costs: calls per operation without one, of few keys, and of all.
+"""Cost of the live audit: calls per operation without one, of few keys, and of all.
 
 A count of calls does not depend on what else the machine does. Checks at other replicas are left
 out: they are reads of the client's own, as many in a second as it allows.

@@ -265,7 +265,7 @@ def _order(client: Client, *, leader_first: bool) -> list[str]:
 
 
 def _eventually(do: Callable[[], T]) -> T:
-    """What it gives once it succeeds."""
+    """The result, once it succeeds."""
     end_s = time.monotonic() + READY_S
     while True:
         try:

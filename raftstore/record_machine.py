@@ -249,7 +249,7 @@ class Chunk(Protocol):
 
     @property
     def digest(self) -> bytes:
-        """Of the record: another one in its place is no longer this chunk."""
+        """Position of the record: another one in its place is no longer this chunk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def check_audit(run: Run, table: str) -> Verdict | None:
 
 
 def _observations(operation: Operation) -> Iterator[tuple[int, Observation]]:
-    """What an audit would have noted; nothing of an answer without one position and its seqs."""
+    """Observations that an audit would have made; none of an answer without position and seqs."""
     action, places = _ACTIONS.get(operation.action), positions_of(operation)
     if action is None or len(places) != 1 or is_conflict(operation):
         return

@@ -39,7 +39,7 @@ READ_BACK_MAX: Final = 50
 
 
 class Bounds(TypedDict, total=False):
-    """Of a bounded query."""
+    """Bounds of a query."""
 
     max_lag: int
     max_staleness_ms: int
@@ -70,7 +70,7 @@ class ChannelSet:
 
 @dataclass(slots=True)
 class _Known:
-    """What clients of a channel set found out, for the read-back."""
+    """Findings of the clients of a channel set, for the read-back."""
 
     asked: dict[bytes, Query] = field(default_factory=dict)
     newest: dict[int, int] = field(default_factory=dict)
@@ -255,7 +255,7 @@ class _User:
         return Script(self._of.clients, seed, name, OPERATIONS_MAX)
 
     def _as_operation(self, asked: Asked, answer: Answer) -> Operation:
-        """What the workload gets back."""
+        """The answer for the workload."""
         self._count += 1
         guid = bytes(parse_guid(answer.guids[0])[1]) if answer.guids else b""
         made = Operation(self._name, self._count, asked, 0.0, guid=guid)

@@ -1,4 +1,4 @@
-"""What an audit found: an answer that cannot be right, with the operations that prove it."""
+"""A finding of an audit: an answer that cannot be right, with the operations that prove it."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _finding(kind: FindingKind, known: _Channel, text: str, seen: Observation) -
 
 
 def _said(seen: Observation) -> str:
-    """What an operation says of the row, for people."""
+    """The row as an operation saw it, for people."""
     if seen.action in WRITES:
         return f"a {seen.action} was acknowledged at seq {seen.seq}"
     who = f" by {seen.node}" if seen.node else ""

@@ -1,4 +1,4 @@
-"""What was observed of one operation, in plain values."""
+"""The observation of one operation, in plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_ROW: Final = b""
 
 
 class Action(StrEnum):
-    """What an operation did."""
+    """The kind of an operation."""
 
     GET = "get"
     PUT = "put"

@@ -1,4 +1,4 @@
-"""What is known of one row: from which position to which it was which version."""
+"""Knowledge of one row: from which position to which it was which version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node audits of its own answers; part of ``raftstore.config.NodeSettings``."""
+"""Settings of the audit of a node's own answers; part of ``raftstore.config.NodeSettings``."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class NodeAudit:
             del self._asked[place]
 
     def channel_closed(self, runner: ChannelRunner) -> None:
-        """What follows may be of another table, or of another life of this replica."""
+        """Forget a channel: later answers may be of another table or another life of it."""
         self.judge.forget(runner.channel)
         for place, asked in tuple(self._asked.items()):
             if any(part.runner is runner for part in asked.parts.values()):
@@ -224,7 +224,7 @@ class NodeAudit:
     # --- reports ----------------------------------------------------------------------------------
 
     def status(self, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What ``raftstore status -o json`` says of it; ``events``: the newest one, if any."""
+        """The part of ``raftstore status -o json``; ``events``: the newest one, if any."""
         return {
             "keys_per_million": self.settings.keys_per_million,
             "operations": self.judge.observed,

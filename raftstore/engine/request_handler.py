@@ -161,7 +161,7 @@ class RequestHandler:
     def _on_seen(
         self, client: int, message: SeenHeartbeat | SeenLags | ReportViolation, now_ms: int
     ) -> None:
-        """What a client saw: of other nodes, or of answers that cannot be right."""
+        """Take in what a client saw: of other nodes, or of answers that cannot be right."""
         if isinstance(message, SeenHeartbeat):
             self._seen_heartbeat(client, message, now_ms)
         elif isinstance(message, SeenLags):

@@ -1,4 +1,4 @@
-"""What clients that audit their own operations report to a node (features N7)."""
+"""Reports of clients that audit their own operations to a node (features N7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records of rows do to a table: upserts, deletes and conditional writes.
+"""Changes of a table by records of rows: upserts, deletes and conditional writes.
 
 Values stay sealed: no node looks into them.
 """

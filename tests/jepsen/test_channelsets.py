@@ -320,7 +320,7 @@ def test_a_check_of_the_user_is_given_the_history(
 def test_without_a_log_or_an_answer_nothing_is_shown(
     played: tuple[ChannelSets, RightStore],
 ) -> None:
-    """What was not judged is not called valid."""
+    """A history that was not judged is not called valid."""
     workload, store = played
     for run in (Run([]), replace(store.run(), channelsets={}), replace(store.run(), history=[])):
         assert {each.validity for each in workload.check(run)} >= {Validity.UNDECIDED}

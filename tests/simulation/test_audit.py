@@ -84,7 +84,7 @@ PLANTED: dict[str, tuple[Patch, str]] = {
 
 @pytest.fixture(params=PLANTED)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the audit has to find."""
+    """The findings that the audit has to make."""
     plant, found = PLANTED[request.param]
     plant(monkeypatch)
     return found

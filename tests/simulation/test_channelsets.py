@@ -196,7 +196,7 @@ def test_a_result_is_the_same_after_every_node_was_restarted() -> None:
 
 def test_a_retry_behind_the_kept_results_is_unknown_and_never_applied_again() -> None:
     """S4.5: the log knows the guid for longer than the machine keeps its result, and behind both
-    windows it is still no new command: whoever sends it is told that nothing can be said."""
+    windows it is still no new command: its sender is answered that the outcome is unknown."""
     world = World(Counter, calm())
     payload = encode_command(b"k", INT.encode(5))
     write = Write(world.channel, RecordKind.MACHINE_COMMAND, payload, 1)

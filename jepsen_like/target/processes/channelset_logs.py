@@ -24,7 +24,7 @@ Sets = Mapping[str, tuple[bytes, int]]
 def read_channelsets(
     stores: Mapping[str, Path], node: str, sets: Sets
 ) -> dict[tuple[str, int], ChannelSetLog]:
-    """What the log of ``node`` has that it applied, and the state of every replica.
+    """Records in the log of ``node`` that it applied, and the state of every replica.
 
     ``stores``: node -> data directory. All must be down, and have caught up.
     """

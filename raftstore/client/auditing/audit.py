@@ -27,7 +27,7 @@ OnViolation = Callable[[AuditFinding], None]
 
 @dataclass(frozen=True, slots=True)
 class AuditCounts:
-    """What an audit has done so far; numbers only grow."""
+    """Counts of what an audit has done so far; numbers only grow."""
 
     operations: int
     """Reads and acknowledged writes of watched keys that were judged, checks included."""

@@ -19,7 +19,7 @@ CANDIDATES_MAX: Final = 256
 
 
 class Asked(NamedTuple):
-    """What a read of keys of one partition asked for."""
+    """The request of a read of keys of one partition."""
 
     info: TableInfo
     partition: int

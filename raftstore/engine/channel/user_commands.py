@@ -96,7 +96,7 @@ class UserCommands:
     def answer(self, client: int, message: PubAck | PubReject) -> PubAck | PubReject:
         """The answer to a command in the place of what the core has to say about its record."""
         if type(message) is PubReject and message.code == QuorumTimeoutError.code and self.stop:
-            # It is committed and stays so; whoever waits for it learns what it waits for.
+            # It is committed and stays so; its caller learns what it waits for.
             return replace(message, message=f"{message.message}; {self._stopped(self.stop)}")
         if client == CLIENT_HANDLE_SELF or type(message) is not PubAck:
             return message  # of the leader's own step, a refusal, or answered by the leader

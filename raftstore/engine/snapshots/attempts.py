@@ -8,7 +8,7 @@ from raftstore.types import ChannelId, NodeId
 
 
 class Attempts:
-    """Of the channels of one node that still need something."""
+    """Failed attempts of the channels of one node that still need something."""
 
     def __init__(self) -> None:
         self._failed: dict[ChannelId, int] = {}
@@ -41,7 +41,7 @@ class Attempts:
         self._failed[channel] = self.failed(channel) + 1
 
     def begin_anew(self, channel: ChannelId) -> None:
-        """Those before say nothing of the next."""
+        """Forget the failures: they say nothing of the next attempt."""
         self._failed.pop(channel, None)
 
     def closed(self, channel: ChannelId) -> None:

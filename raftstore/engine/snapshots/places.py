@@ -40,7 +40,7 @@ class Places:
         self._queue[channel] = for_base
 
     def leave(self, channel: ChannelId) -> None:
-        """It looks now, or needs none any more."""
+        """Take a channel from the queue: it looks now, or needs no place any more."""
         self._queue.pop(channel, None)
 
     def first(self, *, for_base: bool) -> tuple[ChannelId, ...]:

@@ -139,7 +139,7 @@ class LevelDbCopy:
         return size
 
     def _take_in(self, keys: list[bytes], values: list[bytes]) -> None:
-        """What was read back, in key order."""
+        """Take what was read back, in key order."""
         channel, cut = self.channel, len(self.channel)
         # In the order of keys all are of the channel if the first and the last one are.
         for key in (keys[0], keys[-1]):

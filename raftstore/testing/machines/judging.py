@@ -27,7 +27,7 @@ SHOWN_MAX: Final = 6
 
 
 class WrongAnswerError(InvariantError):
-    """What clients saw cannot be explained by the log; ``operations`` are those that show it."""
+    """The log cannot explain what clients saw; ``operations`` are those that show it."""
 
     def __init__(self, text: str, operations: Sequence[Operation] = ()) -> None:
         super().__init__(text)

@@ -222,7 +222,7 @@ def _operate(node: FakeNode, message: Message, reply: Callable[[Message], None])
 def command_fate(
     message: CommandFate, told: tuple[str, Seq, Term, str, str], served: Served, ack: PubAck | None
 ) -> CommandFateAnswer:
-    """What became of a command of a shared record; the last results alone are kept."""
+    """The fate of a command of a shared record; the last results alone are kept."""
     fate, seq, *others = told
     if not isinstance(ack, CommandsAck):
         return CommandFateAnswer(message.request_id, fate, seq, *others, served)

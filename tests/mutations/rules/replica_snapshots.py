@@ -385,7 +385,11 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(
         "O6-sender-died",
         "A receiver waits for a sender whose connection broke.",
-        Edit("SnapshotReceiver.peer_lost", "transfer.source == node and is_waiting", "False"),
+        Edit(
+            "SnapshotReceiver.peer_lost",
+            "transfer.source == node and transfer.stage in (Stage.ASKING, Stage.COPYING)",
+            "False",
+        ),
         directed(REST + "broken_connection_has_another_replica_asked_for_the_rest"),
     ),
     mutation(

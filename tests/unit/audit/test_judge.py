@@ -68,7 +68,7 @@ def test_what_a_right_history_shows_is_never_a_violation() -> None:
 
 
 def test_linearizable_read_behind_what_was_known_is_stale() -> None:
-    """N7, S7.1: whoever reported the position, and whichever key it was of."""
+    """N7, S7.1: any report of a position counts, whichever key it was of."""
     bench = Bench()
     assert bench.put(0, 20, key=OTHER) == []
     assert bench.read(2, 19) == [FindingKind.STALE_READ]

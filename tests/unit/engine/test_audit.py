@@ -173,7 +173,7 @@ def test_bounded_answer_without_what_was_known_before_its_age_is_an_event() -> N
     ]
 
 
-def test_row_that_changes_without_a_write_is_an_event_whoever_asked() -> None:
+def test_row_that_changes_without_a_write_is_an_event_for_every_reader() -> None:
     """N7: a table that went back, or a damaged one."""
     bench = Bench()
     assert bench.read(10, 4) == []

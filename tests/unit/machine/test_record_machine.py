@@ -67,7 +67,7 @@ def test_each_kind_that_is_published_belongs_to_one_machine_of_one_sort_of_chann
 
 
 def test_records_go_to_the_part_of_their_kind_and_those_of_the_log_to_none() -> None:
-    """What is taken by nobody goes to the machine itself, which refuses it."""
+    """A record that no part takes goes to the machine itself, which refuses it."""
     machine = Whole(RecordKind.ROWS)
     channel = AppliedChannel(CHANNEL, machine, EMPTY_HISTORY, EMPTY_HISTORY)
     for kind in (RecordKind.ROWS, RecordKind.STAGED, RecordKind.TXN, RecordKind.COMMAND):

@@ -56,7 +56,7 @@ def test_rest_behind_a_long_step_is_short() -> None:
 
 
 def test_each_rest_is_for_the_work_since_the_one_before() -> None:
-    """Also where the main loop was in time meanwhile."""
+    """Rests stay bounded where the main loop was in time meanwhile."""
     bench = Bench()
     for _ in range(30):
         bench.step(0.05, 0.0)

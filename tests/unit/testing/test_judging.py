@@ -55,7 +55,7 @@ REJECTED = f"the total would be {TOO_MUCH + 7}, beyond {TOO_MUCH - 1}"
 
 
 def seen() -> list[Operation]:
-    """What clients of a right store saw: the third command was rejected, the last is in doubt."""
+    """Operations on a right store: the third command was rejected, the last is in doubt."""
     third = replace(command(3, TOO_MUCH, 0), outcome="rejected", result=REJECTED, encoded=b"")
     fourth = Operation("c", 4, Command("k", 5), 40.0, None, "unknown", guid=guid(4))
     refused = Operation("c", 5, Command("k", 6), 50.0, 51.0, "refused", guid=guid(5))
@@ -92,7 +92,7 @@ def repeat(operations: list[Operation], log: list[Record]) -> None:
 
 
 def apply_refused(operations: list[Operation], log: list[Record]) -> None:
-    """What was refused is in the log."""
+    """A refused command is in the log."""
     del operations
     log.append(record(5, 6))
 
@@ -134,7 +134,7 @@ def test_a_query_that_need_not_be_newest_may_show_an_older_state() -> None:
 
 
 def test_a_replica_with_another_state_is_named_with_its_keys() -> None:
-    """Also one that lacks a key, or has one too many."""
+    """A state that lacks a key, or has one too many, differs."""
     judged = judge(Counter, 0, LOG, seen())
     with pytest.raises(InvariantError, match=r"the state of n2 differs .* in 2 keys: .*b'11'"):
         check_rows(Counter, "n2", {b"k": b"11", b"x": b""}, judged)

@@ -1,4 +1,4 @@
-"""Whom a replica asks next, and for what (S0.3, S6.6)."""
+"""The order in which a replica asks others, and for what (S0.3, S6.6)."""
 
 from __future__ import annotations
 

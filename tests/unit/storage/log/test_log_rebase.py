@@ -404,7 +404,7 @@ SAME = [record(1), record(2, rows=2), record(4), record(5, term=2), record(6, ro
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_s0_3_records_stay_behind_a_base_that_stands_for_a_hole(count: int) -> None:
-    """What is held behind it was held together with what it stands for (S2.4): the replica has all
+    """Records behind it were held together with what it stands for (S2.4): the replica has all
     that it promised, now and after each start."""
     log = with_a_hole(1)
     assert log.open_channel(CHANNEL).hole is not None
@@ -434,7 +434,7 @@ def test_s0_3_records_stay_behind_a_base_that_stands_for_a_hole(count: int) -> N
 def test_s0_3_base_stands_for_a_hole_if_it_covers_all_that_was_promised(
     lost: int, base: Base, reason: str | None
 ) -> None:
-    """Or what is behind it is kept: else records go that were acknowledged (S6.4)."""
+    """Records behind it are kept, or some that were acknowledged would go (S6.4)."""
     log = with_a_hole(lost)
     found = log.why_hole_stays(CHANNEL, base)
     assert (reason is None and found is None) or (reason or "-") in (found or "")
@@ -447,7 +447,7 @@ def test_s0_3_base_stands_for_a_hole_if_it_covers_all_that_was_promised(
 
 @pytest.mark.parametrize(("voted_in", "vote"), [(2, None), (5, ALICE)])
 def test_s1_5_term_is_never_below_that_of_the_base(voted_in: int, vote: NodeId | None) -> None:
-    """Nobody leads who could have said it before; it never voted in it, nor in a later one."""
+    """No leader could have said it before; it never voted in it, nor in a later one."""
     log = with_a_hole(1)
     log.set_vote(CHANNEL, Term(voted_in), ALICE)
     log.rebase(CHANNEL, base_of([record(1, rows=9, term=4)]))

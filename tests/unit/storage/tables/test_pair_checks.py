@@ -94,7 +94,7 @@ def test_row_under_another_rows_key_is_damaged() -> None:
 
 
 def test_damaged_position_and_state_are_found() -> None:
-    """What lies in front of the rows and behind them."""
+    """Pairs in front of the rows and behind them."""
     for key, stored in table(3).items():
         if not key.startswith(ROWS_TAG):
             with pytest.raises(CorruptRecordError):
