@@ -235,6 +235,7 @@ MESSAGE_TITLES = {
     "batches": "Atomic micro-batches",
     "admin": "Tables, status, events",
     "machines": "State machines of users",
+    "shared_commands": "Commands of state machines that share a record",
     "audit": "Audits of clients",
     "members": "Nodes that join and leave",
     "replica_orders": "Replicas that are ordered",
