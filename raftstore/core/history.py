@@ -115,6 +115,10 @@ class Lineage:
         assert seq > self._known_from, "its term was forgotten"
         return self._terms[bisect_left(self._ends, seq)]
 
+    def is_in_newest_term(self, seq: Seq) -> bool:
+        """Whether the record at ``seq`` is of the term of the last one."""
+        return self._newest_from < seq <= self.last_seq
+
     def newest(self, *, below: Term | None = None, above: Seq = Seq(0)) -> tuple[LineageEntry, ...]:
         """At most LINEAGE_ENTRIES_MAX runs, newest first; only terms under ``below`` if given, and
         runs that end above ``above``."""

@@ -226,6 +226,10 @@ class WaitingPublishers:
         """Clients that wait for the record that ends there."""
         return self._records.get(last_seq)
 
+    def up_to(self, last_seq: Seq) -> list[WaitingRecord]:
+        """Records that end no later, and for which somebody waits."""
+        return [record for seq, record in self._records.items() if seq <= last_seq]
+
     def take(self, last_seq: Seq) -> list[Waiter]:
         """The record has its outcome: take out those who wait for it."""
         record = self._records.pop(last_seq, None)

@@ -276,6 +276,7 @@ class Replica(MemberViews, ChainViews):
         if self._leader is not None:
             for written in known:
                 self._leader.sequencer.on_outcome(written)
+            self._leader.sequencer.on_applied()
             self._leader.reads.advance()
         elif self._follower.applied_wanted:
             self._follower.on_applied()

@@ -121,6 +121,8 @@ class Sequencer:
         self._waiting = WaitingPublishers(quorum_timeout_ms=state.settings.quorum_timeout_ms)
         self.next_deadline_ms = self._waiting.next_deadline_ms
         """When the next publisher must be answered."""
+        self._is_unsettled = False
+        """Publishers wait for results that were applied and may change yet."""
         self._refused: dict[Guid, _Refused] = {}  # the longest ago first
         self.fence = Fence()
         self.refusal: str | None = None
@@ -213,7 +215,27 @@ class Sequencer:
 
     def on_outcome(self, written: WrittenRecord) -> None:
         """The state machine has applied a conditioned record."""
-        self._answer_all(written)
+        if self._is_settled(written):
+            self._answer_all(written)
+        else:
+            self._is_unsettled = True
+
+    def on_applied(self) -> None:
+        """Answer those who waited until results stay as they are."""
+        if not self._is_unsettled:
+            return
+        waiting = self._waiting.up_to(self._state.applied_seq)
+        settled = [record.written for record in waiting if self._is_settled(record.written)]
+        self._is_unsettled = len(settled) < len(waiting)
+        for written in settled:
+            self._answer_all(written)
+
+    def _is_settled(self, written: WrittenRecord) -> bool:
+        """S10: whether no record from before the term is left that makes an applied command nothing
+        (``MachineStep``). This node may have applied one, with code that others did not have, which
+        those who led before had skipped: it meets that record before its own term start."""
+        state = self._state
+        return not written.is_kept_by_machine or state.lineage.is_in_newest_term(state.applied_seq)
 
     def on_timer(self) -> None:
         """S4.1: a quorum timeout is UNKNOWN; the record stays and may still commit."""
@@ -262,6 +284,9 @@ class Sequencer:
             reject(state, client, message, GuidReuseError, text)
         elif written.last_seq > state.commit_seq:
             # S4.5: a duplicate of an uncommitted record waits for its commit.
+            self._wait(client, message, written)
+        elif not self._is_settled(written):
+            self._is_unsettled = True
             self._wait(client, message, written)
         elif written.outcome_known:
             self._acknowledge(client, guid, written)
@@ -338,9 +363,9 @@ class Sequencer:
         assert written.last_seq <= state.commit_seq, (
             f"OK for seq {written.last_seq}, committed are {state.commit_seq} (S4.4)"
         )
-        is_decided = written.outcome_known or (
-            written.is_kept_by_machine and written.last_seq <= state.applied_seq
-        )
+        is_decided = written.outcome_known
+        if written.is_kept_by_machine:
+            is_decided = written.last_seq <= state.applied_seq and self._is_settled(written)
         assert is_decided, f"OK for seq {written.last_seq} before it is decided (S10)"
         assert state.role is Role.LEADER, f"OK from the role {state.role} (S4.4)"
         conflict = written.conflict_seq

@@ -94,7 +94,10 @@ def _outcome_of_written(state: ChannelState, written: WrittenRecord) -> WriteOut
         return WriteOutcomeFound(WriteOutcome.PENDING, *place)
     if not written.is_conditioned:
         return WriteOutcomeFound(WriteOutcome.COMMITTED, *place)
-    if written.is_kept_by_machine and written.last_seq <= state.applied_seq:
+    is_kept = written.is_kept_by_machine
+    if is_kept and not state.lineage.is_in_newest_term(state.applied_seq):
+        return WriteOutcomeFound(WriteOutcome.PENDING, *place)  # it may be skipped yet (S10)
+    if is_kept and written.last_seq <= state.applied_seq:
         return WriteOutcomeFound(WriteOutcome.COMMITTED, *place, base_seq=written.base_seq)
     if written.outcome_known:
         condition = "held" if written.conflict_seq is None else "conflict"

@@ -577,5 +577,6 @@ class SimNode:
         if self.failpoint is not None:
             pass_event(name, self.reach)
         self.cluster.trace(name, node=self.name, **fields)
-        if name == AUDIT_EVENT:
+        # What a client reports it says itself; none in a world has an audit, but some are rude.
+        if name == AUDIT_EVENT and fields["source"] == "node":
             raise InvariantError(f"the audit of {self.name} found {fields['kind']}: {fields}")

@@ -52,7 +52,11 @@ def run(output: str, *events: Mapping[str, Any], evidence: bool = False) -> Any:
     """The command, as the shell runs it."""
     arguments = ["--evidence"] if evidence else []
     context = FakeContext(output, events)
-    return CliRunner().invoke(audit, arguments, obj=context, standalone_mode=False)
+    # The help option is made by the first use of a command: it is to be that of the program.
+    names = ["-h", "--help"]
+    return CliRunner().invoke(
+        audit, arguments, obj=context, standalone_mode=False, help_option_names=names
+    )
 
 
 def test_what_was_found_is_shown_with_its_operations_as_json() -> None:

@@ -42,6 +42,7 @@ class Side:
         self.now_ms = 0
         self.peer: Side
         self.runner: Any = SimpleNamespace(
+            hole=None,
             channel=CHANNEL,
             name="t/0",
             unserved_until=0,

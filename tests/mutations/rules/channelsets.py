@@ -11,6 +11,8 @@ HOSTILE = "tests/unit/state_machines/test_hostile_machines.py::test_"
 STEPS = "tests/unit/engine/catalog/test_machine_steps.py::test_"
 WORLDS = "tests/simulation/test_channelsets.py::test_"
 SHARED = "tests/unit/state_machines/test_shared_commands.py::test_"
+SEQUENCER = "tests/unit/core/test_sequencer.py::test_"
+FATE = "tests/unit/core/test_fate.py::test_"
 CLIENTS = "tests/integration/client/test_shared_commands.py::test_"
 
 CHANNELSET_RULES: tuple[Mutation, ...] = (
@@ -98,6 +100,21 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "The result of a command is unknown to a retry after a restart.",
         Edit("Sequencer._answer_known", "written.is_kept_by_machine", "False"),
         directed(WORLDS + "a_result_is_the_same_after_every_node_was_restarted"),
+    ),
+    mutation(
+        "S10-result-before-the-term",
+        "A leader answers with a result that a record from before its term may make nothing.",
+        Edit("Sequencer._is_settled", "state.lineage.is_in_newest_term(state.applied_seq)", "True"),
+        directed(SEQUENCER + "result_of_a_command_waits_for_all_from_before_the_term"),
+        directed(SEQUENCER + "command_from_before_the_term_is_answered_with_the_term_start"),
+    ),
+    mutation(
+        "S10-fate-before-the-term",
+        "The fate of a command is committed while a record from before the term may skip it.",
+        Edit(
+            "_outcome_of_written", "not state.lineage.is_in_newest_term(state.applied_seq)", "False"
+        ),
+        directed(FATE + "n4_command_is_pending_until_the_leader_has_applied_its_term_start"),
     ),
     mutation(
         "S4.5-result-gone",

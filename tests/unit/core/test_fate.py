@@ -127,6 +127,18 @@ def test_n4_condition_is_told_when_this_leader_has_applied_it() -> None:
     assert fate(again, 2) == WriteOutcomeFound(WriteOutcome.COMMITTED, Seq(2), Term(1), "unknown")
 
 
+def test_n4_command_is_pending_until_the_leader_has_applied_its_term_start() -> None:
+    """S10: a record from before the term may make it nothing yet."""
+    log = [term_start(1, 1), record(2, kind=RecordKind.MACHINE_COMMAND)]
+    bench = Bench(make_replica(N1, records=log, applied_seq=2))
+    bench.lead(term=2)
+    bench.persist()
+    bench.receive(StoreAck(CHANNEL, Term(2), Seq(3)), N2)
+    assert fate(bench, 2).fate is WriteOutcome.PENDING
+    bench.do(Applied(Seq(3), ()))
+    assert fate(bench, 2).fate is WriteOutcome.COMMITTED
+
+
 def test_n4_forgotten_write_is_unknown() -> None:
     """S4.5: its session wrote so much since that its outcome is not remembered."""
     log = [term_start(1, 1)]

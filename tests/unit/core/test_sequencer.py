@@ -433,6 +433,30 @@ def test_follower_that_applied_a_conditional_write_knows_its_outcome_as_leader()
     assert answer.conflict
 
 
+def test_result_of_a_command_waits_for_all_from_before_the_term() -> None:
+    """S10: the leader may have applied, with code that others lacked, what they had skipped since.
+    At its term start it has met every record that says so."""
+    stored = record(1, counter=1, payload=b"value 1", kind=RecordKind.MACHINE_COMMAND)
+    bench = Bench(make_replica(N1, records=[stored], applied_seq=1))
+    bench.lead(term=2)
+    assert bench.replies(bench.publish(1, term=2, kind=RecordKind.MACHINE_COMMAND)) == []
+    assert bench.replies(commit(bench)) == []
+    answer = only_answer(bench, bench.do(Applied(Seq(2), ())))
+    assert isinstance(answer, PubAck)
+    again = only_answer(bench, bench.publish(1, term=2, kind=RecordKind.MACHINE_COMMAND, client=8))
+    assert (again.base_seq, again.last_seq) == (1, 1)
+
+
+def test_command_from_before_the_term_is_answered_with_the_term_start() -> None:
+    """S10: being applied in the term is not enough."""
+    stored = record(1, counter=1, payload=b"value 1", kind=RecordKind.MACHINE_COMMAND)
+    bench = Bench(make_replica(N1, records=[stored]))
+    bench.lead(term=2)
+    bench.publish(1, term=2, kind=RecordKind.MACHINE_COMMAND)
+    assert bench.replies(commit(bench) + bench.do(Applied(Seq(1), ()))) == []
+    assert isinstance(only_answer(bench, bench.do(Applied(Seq(2), ()))), PubAck)
+
+
 def test_forgotten_truncations_leave_every_older_term_in_doubt() -> None:
     """S4.1: memory of truncated writes is bounded; beyond it the answer is doubt, not denial."""
     bench = leading(ReplicationSettings(uncommitted_records_max=1))
