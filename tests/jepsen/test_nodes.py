@@ -115,6 +115,7 @@ def test_wanted_faults_of_which_none_struck_prove_nothing(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refuses", [True, False])
 def test_run_is_undecided_when_its_target_refuses_every_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, refuses: bool

@@ -295,6 +295,7 @@ def test_key_that_fails_at_once_is_found_before_other_keys_are_searched_for_long
     assert sum(steps) < 50_000
 
 
+@pytest.mark.slow
 def test_keys_left_undecided_are_searched_until_each_has_used_its_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

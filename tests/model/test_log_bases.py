@@ -10,6 +10,7 @@ MOVES = {"append", "rebase", "replace", "sync", "mark", "roll", "floor", "unlink
 LONG = ("record below floor", "replaced once")
 
 
+@pytest.mark.slow
 def test_log_with_bases_and_a_floor_comes_back_as_it_was() -> None:
     """S0.3, S6.5: every power cut and every single damaged entry of lives of five steps."""
     found = search(Model(moves_max=5))

@@ -7,6 +7,7 @@ import pytest
 from tests.member_world import run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_members_change_in_drawn_worlds(part: int) -> None:
     """S8: joins, moves, cancels and second lives, with crashes, elections and lost messages: one

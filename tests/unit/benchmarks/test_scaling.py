@@ -7,6 +7,7 @@ import pytest
 from benchmarks.scaling import _idle, formula
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "channels"), [(3, 6), (5, 20)])
 def test_formula_gives_what_an_idle_cluster_sends(nodes: int, channels: int) -> None:
     """Message by message; in bytes nearly, for its logs are longer than those of new channels."""

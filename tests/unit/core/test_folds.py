@@ -75,6 +75,7 @@ def followed(records: list[Record], base: Base = EMPTY_BASE, **more: Any) -> Fol
     return folds
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(DRAWN, st.integers(0, 30), st.integers(0, 30))
 def test_s6_7_folds_restored_at_any_cut_go_on_as_those_of_the_whole_log(

@@ -361,6 +361,7 @@ def test_pairs_are_bounded_and_the_newest_stays() -> None:
     assert freshness.as_of(Seq(9_900)) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_ms", [1, 5, 20, 1_000])
 def test_age_of_a_state_far_behind_stays_known_however_often_something_commits(
     every_ms: int,

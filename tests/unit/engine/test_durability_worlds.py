@@ -225,6 +225,7 @@ def test_at_buffered_killed_processes_lose_nothing_and_leave_no_doubt() -> None:
     assert world.holders(ack) == ["n1", "n2", "n3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_at_memory_one_killed_process_costs_nothing(role: str) -> None:
     """S0.6: two others hold what was acknowledged, or one does and is not outvoted."""

@@ -88,6 +88,7 @@ def test_catalog_reads_only_the_rows_that_changed() -> None:
     assert gone.changed_since(before) == ((), True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_new_table_is_led_by_its_preferred_replicas(seed: int) -> None:
     """The first replica of each placement leads, whichever node learns of the table first."""
@@ -107,6 +108,7 @@ def test_new_table_is_led_by_its_preferred_replicas(seed: int) -> None:
     assert sorted(led.count(node.node) for node in cluster.nodes.values()) == [8, 8, 8]
 
 
+@pytest.mark.slow
 def test_new_table_is_led_soon_where_its_preferred_replica_is_down() -> None:
     """S1.8: who is known to be down is waited for by nobody."""
     cluster, _ = calm_cluster()

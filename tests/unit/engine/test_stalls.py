@@ -7,6 +7,8 @@ the stop was long.
 
 from __future__ import annotations
 
+import pytest
+
 from raftstore.protocol.admin import ClusterInfo
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import encode_rows
@@ -96,6 +98,7 @@ def test_stopped_leader_does_not_take_its_leadership_for_granted() -> None:
     assert codes(answers) == ["lag_unknown"]
 
 
+@pytest.mark.slow
 def test_stopped_leader_tells_nobody_a_position_before_it_is_confirmed() -> None:
     """S7.3: a follower of a leader that was stopped and deposed gets no proof."""
     options = SimOptions(seed=1, partitions=1, evict_percent=0, nodes=5, replicas=5)

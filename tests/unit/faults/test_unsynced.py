@@ -36,6 +36,7 @@ def journal(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_only_what_was_not_synced_is_taken_back(journal: Path) -> None:
     """In every way a disk may lose it: nothing, all, from some write on, or any of them."""
     log, mark = journal.with_name("log"), journal.with_name("mark")

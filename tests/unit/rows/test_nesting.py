@@ -30,6 +30,7 @@ def nested(value: Any, levels: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(
     st.recursive(LEAVES, lambda v: st.lists(v, max_size=20) | st.dictionaries(st.text(), v)),
     st.integers(0, LEVELS_MAX + 3),

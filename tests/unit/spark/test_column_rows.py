@@ -199,6 +199,7 @@ KEYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KEYS)
 @given(data=st.data())
 def test_chunks_are_the_same_however_their_batches_are_encoded(kind, data):

@@ -337,6 +337,7 @@ def test_malformed_commit_is_refused_before_it_is_a_record(
     assert text in verdict.message
 
 
+@pytest.mark.slow
 def test_manifest_over_its_limit_is_refused_before_it_is_a_record() -> None:
     """One batch never makes a record that travels badly."""
     tasks = tuple((number, 2**40) for number in range(MANIFEST_BYTES_MAX // 12))

@@ -77,6 +77,7 @@ def serves(world: BatchWorld) -> None:
         assert world.get(partition, b"end") == [b"9"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["chunks", "rows", "bytes", "check"])
 @pytest.mark.parametrize("partition", [0, 1])
 def test_manifest_of_what_nobody_staged_is_refused_and_stops_nothing(
@@ -163,6 +164,7 @@ def test_commit_is_decided_when_every_channel_has_said_yes_and_not_before() -> N
     assert answer.verdict == OK
 
 
+@pytest.mark.slow
 def test_channel_without_an_answer_costs_the_commit_its_time_and_decides_nothing() -> None:
     """The client learns that it is pending; the next attempt is not held up by it."""
     world = BatchWorld.start()
@@ -219,6 +221,7 @@ def test_no_of_a_channel_that_applied_the_batch_meanwhile_is_no_refusal() -> Non
     assert [a.verdict for a in answers if isinstance(a, BatchAnswer)] == [OK, OK]
 
 
+@pytest.mark.slow
 def test_word_of_another_leadership_counts_nothing() -> None:
     """Tokens begin anew with each: an old yes would be taken for that of another batch."""
     world = BatchWorld.start()

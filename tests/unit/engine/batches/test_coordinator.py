@@ -101,6 +101,7 @@ def test_closed_attempt_can_not_commit() -> None:
     assert refusal(late) == "writer_fenced"
 
 
+@pytest.mark.slow
 def test_attempt_that_nobody_goes_on_with_is_closed_by_its_time() -> None:
     """The leader's own clock asks, the record decides."""
     world = BatchWorld.start()

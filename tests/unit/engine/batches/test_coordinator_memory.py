@@ -154,6 +154,7 @@ def test_end_of_an_attempt_is_asked_for_until_it_is_ended() -> None:
     assert answer.writers[0].open_attempt == -1  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_success_waits_also_when_the_state_is_ahead_of_what_was_reported() -> None:
     """Rule 5: the thread that applies is a step ahead of the one that learns of it."""
     world = BatchWorld.start()
@@ -213,6 +214,7 @@ class _Brake:
             self.node._after_step()
 
 
+@pytest.mark.slow
 def test_first_batch_of_a_table_is_applied_by_a_leader_that_applies_it_late() -> None:
     """L1: without a driver, too; its leadership begins while earlier records are not applied."""
     world = BatchWorld.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from raftstore.config import DROPPED_WRITERS_MAX
 from raftstore.protocol.admin import DropTable
@@ -42,6 +43,7 @@ def is_opened(answer: Message) -> bool:
     return isinstance(answer, BatchAnswer) and answer.verdict == OPENED
 
 
+@pytest.mark.slow
 def test_stream_does_not_begin_a_table_anew_in_its_middle() -> None:
     """The batches before would be missing in silence; every later leader answers the same. A new
     checkpoint and another writer begin at any number, and so does the stream at batch 0."""

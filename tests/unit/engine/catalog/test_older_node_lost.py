@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from raftstore.config import LEVEL
 from raftstore.policy.levels import MEMBERS_LEVEL
 from raftstore.protocol.members import JoinAccepted, MakeTicket
@@ -25,6 +27,7 @@ def exchange(world: World, node: SimNode, level: int) -> None:
     run(world.cluster, 10_000)
 
 
+@pytest.mark.slow
 def test_s8_lost_node_of_an_older_version_is_replaced_when_all_others_are_newer() -> None:
     """While another one is older, too, that one is named; nothing of this waits for the lost one,
     which nobody can upgrade."""

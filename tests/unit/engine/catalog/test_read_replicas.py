@@ -80,6 +80,7 @@ def test_reader_serves_bounded_reads_and_refuses_the_leaders() -> None:
     assert refused.code == "not_leader"
 
 
+@pytest.mark.slow
 def test_channel_writes_on_without_its_reader_and_not_by_it() -> None:
     """It is not counted: its death costs nothing, and it makes no majority."""
     world, reader = with_reader()

@@ -96,6 +96,7 @@ def test_order_that_never_was_cannot_be_cancelled() -> None:
     assert refusal.endswith("/0, and none was given yet")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_ordered_is_refused_with_the_value() -> None:
     """Nothing is half done: the catalog has no row of it."""
     world = World()

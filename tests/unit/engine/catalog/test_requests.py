@@ -208,6 +208,7 @@ def test_table_that_makes_the_catalog_too_large_for_discovery_is_refused() -> No
     assert "big" not in leader.runner.controller.catalog.tables
 
 
+@pytest.mark.slow
 def test_table_that_brings_a_node_more_channels_than_it_has_files_for_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -120,6 +120,7 @@ CASES: list[tuple[Effect, list[Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("effect", "done"), CASES, ids=lambda case: type(case).__name__)
 def test_effect_is_done_once_with_its_values(effect: Effect, done: list[Any]) -> None:
     """In this order; a leader that is asked to step down and does not would block its channel."""

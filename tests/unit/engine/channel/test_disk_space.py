@@ -91,6 +91,7 @@ def test_gap_13_leader_that_finds_no_successor_refuses_writes_and_recovers_by_it
     assert isinstance(write(cluster, leader, channel, 2), PubAck)
 
 
+@pytest.mark.slow
 def test_gap_13_leadership_goes_past_a_replica_without_space_to_the_next_one() -> None:
     """No node knows of the disks of others: one without space declines, and the next is asked."""
     cluster, channel = calm_cluster()
@@ -189,6 +190,7 @@ def test_gap_13_write_that_no_quorum_has_room_for_is_refused_with_the_names_of_t
     assert isinstance(write(cluster, cluster.leaders()[channel], channel, 2), PubAck)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("free", "what"), [(FULL, "changes of the catalog"), (EXHAUSTED, "records of a table")]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raftstore.node.process import DRAIN_TIMEOUT_S
 from raftstore.protocol.admin import StepDown
 from raftstore.protocol.election import TransferNow
@@ -47,6 +49,7 @@ def test_node_that_stops_turns_to_the_next_voter_when_the_first_one_is_silent() 
     assert leader.runner.channels[channel].elector.leader == asked[1] != asked[0]
 
 
+@pytest.mark.slow
 def test_operator_hears_at_once_why_a_hand_over_is_impossible() -> None:
     """S4.1: nobody was asked, so it is no matter of doubt, and no time need pass."""
     cluster, channel = calm_cluster()

@@ -178,6 +178,7 @@ def test_level_is_proposed_once_while_its_command_is_under_way() -> None:
     assert asked == [register_node_command(old.node, old.name, 0)]
 
 
+@pytest.mark.slow
 def test_new_metadata_leader_keeps_the_level_of_a_node_that_is_away() -> None:
     """It reported nothing to this leader yet; that is no reason to enter it as an old one."""
     cluster, channel = calm_cluster()

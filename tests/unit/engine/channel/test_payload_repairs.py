@@ -182,6 +182,7 @@ def test_refused_write_is_not_fetched() -> None:
     assert leader.last_seq == end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_repaired", [False, True])
 def test_lost_messages_of_publishers_cost_fewer_catch_ups(is_repaired: bool) -> None:
     """NATS-205: of 60 writes a third misses one replica each: with repairs none catches up."""

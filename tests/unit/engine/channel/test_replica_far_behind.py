@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raftstore.protocol.election import PreVote, RequestVote
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.publish import PubAck
@@ -11,6 +13,7 @@ from raftstore.rows.sealing import seal
 from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
 
 
+@pytest.mark.slow
 def test_replica_whose_appends_are_all_refused_or_lost_does_not_stand() -> None:
     """It asks for history again and again, and is equal soon after that arrives at last."""
     cluster, channel = calm_cluster()

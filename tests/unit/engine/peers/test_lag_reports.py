@@ -325,6 +325,7 @@ def test_channel_position_of_an_unlisted_node_is_no_leader_for_its_age() -> None
     assert reports.reporting_leader(channel) is None
 
 
+@pytest.mark.slow
 def test_leader_that_was_deposed_and_does_not_know_it_is_no_hint() -> None:
     """S7.4: it reports on beside its successor, and routing does not go to and fro each second."""
     cluster, channel = five_nodes()

@@ -152,6 +152,7 @@ def test_pin_is_closed_for_its_own_channel_only(world: World) -> None:
     assert world.scans.pins == 0
 
 
+@pytest.mark.slow
 def test_pin_is_given_up_when_nobody_asks_for_pages(world: World) -> None:
     """It keeps old files of the store."""
     idle_ms = ReadSettings().scan_pin_idle_ms
@@ -283,6 +284,7 @@ def test_nothing_of_a_dropped_table_is_answered(world: World, kind: str) -> None
     assert code(world.ask(world.scan(pin=pin))) == "unknown_channel"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["page", "pinned page", "count"])
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_nothing_of_a_channel_that_stopped_serving_is_answered(

@@ -6,6 +6,8 @@ all these things together are in ``tests/stateful/test_view_machine.py``.
 
 from __future__ import annotations
 
+import pytest
+
 from raftstore.engine.node_runner import NodeRunner
 from raftstore.engine.reports.channel_views import CachedChannelView
 from raftstore.protocol.admin import (
@@ -75,6 +77,7 @@ def test_kept_view_follows_every_step_of_a_write() -> None:
     }
 
 
+@pytest.mark.slow
 def test_kept_view_follows_reports_of_what_is_hosted_elsewhere() -> None:
     """KLIP-35: a node without a replica knows the channel from reports alone."""
     cluster, channel, outsider = five_nodes()

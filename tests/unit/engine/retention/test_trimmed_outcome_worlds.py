@@ -219,6 +219,7 @@ def test_outcomes_stay_while_a_node_is_of_an_older_version(world: World) -> None
     assert world.trimmed(old) > 0
 
 
+@pytest.mark.slow
 def test_client_cannot_trim_outcomes(world: World) -> None:
     """The record is the leader's."""
     world.conditional(1)

@@ -78,6 +78,7 @@ def put_aside(log: SegmentLog, files: SimFiles) -> None:
     log.flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forget", [give_up, put_aside])
 def test_what_was_acknowledged_last_stays_promised_wherever_power_is_lost(
     forget: Callable[[SegmentLog, SimFiles], None],

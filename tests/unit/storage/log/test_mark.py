@@ -179,6 +179,7 @@ def test_mark_is_written_whole_by_short_writes(path: Path) -> None:
     assert rows_of(path) == {CHANNEL: rows[-1], OTHER: MarkRow(dropped=True)}
 
 
+@pytest.mark.slow
 def test_mark_grows_with_the_number_of_channels(path: Path) -> None:
     """Thousands of channels are no problem, and the file stays mostly free."""
     rows = {channel_id(b"t" * 16, n % 65536)[:-3] + n.to_bytes(3, "big"): ROW for n in range(8_000)}
