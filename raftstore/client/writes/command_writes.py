@@ -116,6 +116,7 @@ class CommandWrites:
         """End all that waits: it was not sent. What is under way the publisher ends."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if self._reserving is not None:
             self._reserving.cancel()
         for command in list(self._waiting):

@@ -21,6 +21,7 @@ from raftstore.client.cluster.topology import Leader
 from raftstore.client.requests.outcomes import error_of
 from raftstore.errors import (
     ConnectionInDoubtError,
+    GuidExpiredError,
     NoLeaderError,
     NotLeaderError,
     RequestError,
@@ -176,7 +177,8 @@ class Publishing:
         outstanding = self._outstanding
         if self._result is not None or outstanding is None or outstanding.leader.node != node:
             return None
-        if reject.attempt != outstanding.attempt:
+        is_for_good = reject.code == GuidExpiredError.code  # true of all attempts, and in doubt
+        if reject.attempt != outstanding.attempt and not is_for_good:
             return None  # S12: a late answer to an earlier attempt, which is in doubt already
         self._outstanding = None
         error = error_of(reject.code, str(reject.message), leader_hint=reject.leader_hint)

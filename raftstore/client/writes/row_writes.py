@@ -102,6 +102,7 @@ class RowWrites:
         """End all rows that wait: they were not sent. Those under way the publisher ends."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if self._reserving is not None:
             self._reserving.cancel()
         for row in self._waiting():

@@ -89,17 +89,10 @@ class WriteOutcomeQueries:
                 f"the table of the write {text} is not in the catalog; it was dropped, and its "
                 "writes with it"
             )
-        reported = await self._leaders.ask(
-            channel,
-            partial(_question, channel, guid, place),
-            deadline_ms,
-            asked=Asked(
-                f"fate of a write of {topology.name_of(channel)}",
-                is_read=True,
-                level=SHARED_COMMANDS_LEVEL if place else 0,
-            ),
-        )
-        answer = expect(WriteFateAnswer, reported)
+        answer = await self._ask(channel, guid, place, deadline_ms)
+        if place and answer.fate == NOT_APPLIED:
+            # It may have been given again since, which is under its own guid. That is fenced, too.
+            answer = await self._ask(channel, guid_of_place(guid, place), 0, deadline_ms)
         partition = channel_partition(channel)
         is_committed = answer.fate == COMMITTED
         position = Position.at(channel_table(channel), partition, answer.term, answer.seq)
@@ -112,3 +105,19 @@ class WriteOutcomeQueries:
             partition=partition,
             node=node_name(answer.served.node),
         )
+
+    async def _ask(
+        self, channel: ChannelId, guid: Guid, place: int, deadline_ms: int
+    ) -> WriteFateAnswer:
+        """Ask the leader about a record with this guid, and the command at ``place`` in it."""
+        reported = await self._leaders.ask(
+            channel,
+            partial(_question, channel, guid, place),
+            deadline_ms,
+            asked=Asked(
+                f"fate of a write of {self._context.topology.name_of(channel)}",
+                is_read=True,
+                level=SHARED_COMMANDS_LEVEL if place else 0,
+            ),
+        )
+        return expect(WriteFateAnswer, reported)

@@ -151,6 +151,9 @@ def first_version(machine: str, codes: Codes, up: Collection[NodeId]) -> int | R
     if silent := sorted(node_name(node) for node in up if node not in codes):
         text = f"{', '.join(silent)} did not say within {ANSWER_WAIT_MS} ms which code they have of"
         return Refusal(UnavailableError, f"{text} {machine}; retry")
+    if not codes:
+        text = f"none of the nodes that are to host a partition of {machine} is up"
+        return Refusal(UnavailableError, f"{text}; start them, or retry when others are")
     version = min(code.version for code in codes.values())
     for node, code in sorted(codes.items()):
         if code.oldest_version > version:

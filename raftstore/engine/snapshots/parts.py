@@ -99,14 +99,17 @@ class SnapshotParts:
         """Whether the node's version gives tables that it does not lead, and the rest of some."""
         return node in self.nodes_at_level(SNAPSHOT_REST_LEVEL)
 
-    def sources(self, runner: ChannelRunner) -> list[NodeId]:
-        """Replicas to be asked for a table, one after the other: the leader last; no witness."""
+    def sources(self, runner: ChannelRunner, *, anywhere: bool = False) -> list[NodeId]:
+        """Replicas to be asked for a table, one after the other: the leader last; no witness.
+
+        ``anywhere``: all nodes, for a hole that nobody fills. A witness has the base that stands
+        for it, too, and the configuration in front of the hole may be an old one (S0.3)."""
         leader, config = runner.elector.leader, runner.core.config()
-        members = [node for node in config.members if node != leader]
-        found = [node for node in members if self.gives_rest(node)]
+        nodes = sorted(self.nodes_at_level(SNAPSHOT_REST_LEVEL)) if anywhere else config.members
+        found = [node for node in nodes if node != leader and self.gives_rest(node)]
         if leader is not None and self.knows(leader):
             found.append(leader)
-        return [node for node in found if not config.is_witness(node)]
+        return [node for node in found if anywhere or not config.is_witness(node)]
 
     def send(self, to: NodeId, message: Message) -> None:
         """Send the message, unless the node came back as a version that does not know it since it

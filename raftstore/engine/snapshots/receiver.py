@@ -162,7 +162,7 @@ class SnapshotReceiver:
             return
         if is_damaged and runner.elector.role is Role.LEADER:
             return  # reported again when another one leads
-        sources = self._parts.sources(runner)
+        sources = self._parts.sources(runner, anywhere=is_unfilled)
         for_base = self._is_base_enough(runner)
         if not sources or self._places.is_full(for_base=for_base):
             self._places.wait(channel, for_base=for_base)

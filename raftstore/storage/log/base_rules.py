@@ -61,7 +61,7 @@ def why_hole_stays(index: ChannelIndex, base: Base) -> str | None:
         return f"it is at seq {base.seq}, the log here lacks records up to {hole.to_seq}"
     promised = max(*(part.end for part in (index, *index.kept)), index.shortfall or EMPTY_HISTORY)
     if continues(index, base) or base.history >= promised:
-        return None
+        return refusal_of(index, base)
     return (
         f"it is at {tuple(base.history)}, the log here went on to {tuple(promised)}, and nothing "
         "proves that this follows it"

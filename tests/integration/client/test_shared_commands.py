@@ -220,6 +220,22 @@ def test_a_command_in_doubt_whose_record_was_not_applied_is_applied_once_however
     play(test)
 
 
+def test_fate_of_a_command_that_was_given_again_is_that_of_its_own_record() -> None:
+    """N4: the record that it had shared was not applied, and the command was, under its own
+    guid."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        sets(cluster)
+        errors = await in_doubt(cluster, client, silence)
+        counters = client.channelset("c", machine=Counter)
+        done = await counters.command_result("k", 2, guid=errors[1].guid)
+        assert done.guid == errors[1].guid
+        assert (await client.fate(done.guid)).fate == "committed"
+        assert (await client.fate(errors[2].guid)).fate == "not_applied"
+
+    play(test)
+
+
 def test_a_command_whose_record_nobody_knows_any_more_is_not_sent_again() -> None:
     """It might be applied twice; the error has the name by which it can be asked about."""
 

@@ -109,6 +109,12 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(SEQUENCER + "command_from_before_the_term_is_answered_with_the_term_start"),
     ),
     mutation(
+        "N4-fate-of-the-shared-record",
+        "The fate of a command that was given again is that of the record that it had shared.",
+        Edit("WriteOutcomeQueries.fate", "place and answer.fate == NOT_APPLIED", "False"),
+        directed(CLIENTS + "fate_of_a_command_that_was_given_again_is_that_of_its_own_record"),
+    ),
+    mutation(
         "S10-fate-before-the-term",
         "The fate of a command is committed while a record from before the term may skip it.",
         Edit(

@@ -11,6 +11,7 @@ WORLDS = "tests/unit/engine/snapshots/test_replica_snapshots.py::test_"
 RECEIVER = "tests/unit/engine/snapshots/test_snapshot_receiver.py::test_"
 SENDER = "tests/unit/engine/snapshots/test_snapshot_sender.py::test_"
 ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
+ANYWHERE = "tests/unit/engine/snapshots/test_bases_from_anywhere.py::test_"
 REST = "tests/unit/engine/snapshots/test_snapshot_rest.py::test_"
 LESSONS = "tests/simulation/test_lessons.py::test_lesson_"
 COPY = "tests/unit/storage/tables/test_table_copy.py::test_"
@@ -381,6 +382,12 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
             SENDER + "only_a_replica_that_serves_the_channel_gives_its_table",
             SENDER + "only_a_replica_that_serves_the_channel_gives_its_base",
         ),
+    ),
+    mutation(
+        "S0.3-base-of-members",
+        "A hole is covered by members of the configuration in front of it alone, and no witness.",
+        Edit("SnapshotReceiver._begin", "anywhere=is_unfilled", "anywhere=False"),
+        directed(ANYWHERE + "hole_is_covered_by_the_only_node_that_is_whole"),
     ),
     mutation(
         "O6-sender-died",

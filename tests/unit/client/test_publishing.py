@@ -218,6 +218,16 @@ def test_publish_ignores_a_late_refusal_of_an_earlier_attempt() -> None:
     assert isinstance(result_of(state, 70, A1), PayloadTooLargeError)
 
 
+def test_publish_ends_with_a_result_that_is_not_kept_whatever_attempt_is_named() -> None:
+    """S4.5: that is true of all attempts, and in doubt; asking again would bring the same."""
+    state = sent()
+    state.on_reject(A, reject("overloaded"), 10)
+    assert isinstance(state.poll(50, A1), SendAttempt)
+    state.sent(A1, 50)
+    state.on_reject(A, reject("guid_expired"), 60)
+    assert isinstance(result_of(state, 60, A1), GuidExpiredError)
+
+
 def test_publish_is_ok_when_a_retry_after_doubt_is_acked() -> None:
     """An ack ends every doubt: the guid was applied once (S4.5)."""
     state = sent()

@@ -140,6 +140,14 @@ def test_a_channel_set_is_refused_where_a_host_lacks_its_code(
     assert said in found.text
 
 
+def test_a_channel_set_whose_hosts_are_all_down_is_refused() -> None:
+    """Placement does not ask which nodes are up: there may be nobody to answer."""
+    found = first_version("m:M", {}, ())
+    assert isinstance(found, Refusal)
+    assert found.error is UnavailableError
+    assert "none of the nodes that are to host a partition of m:M is up" in found.text
+
+
 def test_a_channel_set_begins_with_the_version_that_all_hosts_have() -> None:
     """The newest that none of them lacks."""
     assert first_version("m:M", {N1: code(3, 1), N2: code(2)}, (N1, N2)) == 2
