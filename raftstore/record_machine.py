@@ -347,9 +347,9 @@ class CommandMachine(RecordMachine):
 
     @property
     @abstractmethod
-    def is_in_memory(self) -> bool:
-        """Whether its state is in the object, which only the thread that applies may ask; any
-        thread."""
+    def is_in_memory(self) -> bool | None:
+        """Whether its state is in the object, which only the thread that applies may ask; None:
+        that is not known before its code is here. Any thread, and at once: nothing is imported."""
 
     @abstractmethod
     def skip(self, seq: Seq) -> None:
@@ -375,7 +375,8 @@ class CommandMachine(RecordMachine):
     def query(
         self, key: bytes, request: bytes, view: StateView, get: Callable[[bytes], bytes | None]
     ) -> KeptResult:
-        """Ask a machine with its state on the disk, whatever thread it is."""
+        """Ask a machine with its state on the disk, away from the node's thread, for its code may
+        be imported. Raises UnavailableError for one in memory; then ``is_in_memory`` is known."""
 
     @abstractmethod
     def query_memory(self, key: bytes, request: bytes, state: StateReader) -> KeptResult:

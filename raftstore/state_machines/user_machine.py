@@ -23,6 +23,7 @@ from raftstore.errors import (
     SchemaError,
     StateLimitError,
     StorageError,
+    UnavailableError,
 )
 from raftstore.machine import (
     COMMAND_WRITES_MAX,
@@ -292,20 +293,15 @@ class UserMachine(CommandMachine):
         return None if stored is None else kept_result(stored)
 
     @property
-    def is_in_memory(self) -> bool:
-        """Whether its state is in the object, which only the apply thread may ask; any thread."""
-        if self._is_in_memory is None:
-            try:
-                self._is_in_memory = isinstance(self._load().make(), MemoryMachine)
-            except BaseException as error:  # noqa: BLE001 - asking it says what it was
-                _leave_interrupts(error)
-                return False
+    def is_in_memory(self) -> bool | None:
+        """Whether its state is in the object, which only the apply thread may ask; None: nobody has
+        made one yet. Any thread; it imports nothing."""
         return self._is_in_memory
 
     def query(
         self, key: bytes, request: bytes, view: StateView, get: Callable[[bytes], bytes | None]
     ) -> KeptResult:
-        """Ask a machine with its state on the disk, whatever thread it is; a request that it
+        """Ask a machine with its state on the disk, away from the node's thread; a request that it
         refuses is rejected, and an error of it is a RejectedError's kind of answer, too."""
         try:
             machine = self._load().make()
@@ -313,6 +309,10 @@ class UserMachine(CommandMachine):
             raise
         except BaseException as error:  # noqa: BLE001 - the code is somebody else's
             return KeptResult(is_rejected=True, reason=_what(error))
+        if isinstance(machine, MemoryMachine):  # S7.3: a new one has nothing of what was applied
+            self._is_in_memory = True
+            raise UnavailableError("the machine has its state in memory; ask it between commands")
+        self._is_in_memory = False
         return self._ask(machine, key, request, view, read_head(get))
 
     def query_memory(self, key: bytes, request: bytes, state: StateReader) -> KeptResult:
@@ -334,6 +334,7 @@ class UserMachine(CommandMachine):
             self._head = head
         if self._machine is None:
             self._machine = self._made()
+            self._is_in_memory = isinstance(self._machine, MemoryMachine)
             if isinstance(self._machine, MemoryMachine):
                 self._restore(self._machine, head, state)
         return self._machine, head

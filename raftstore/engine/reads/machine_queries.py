@@ -130,7 +130,7 @@ class MachineQueries:
             served = self._rules.served(request, runner, self._tables.applied_seq(channel))
             asked = _Asked(client, request, runner, machine, served)
             self._tables.start_between(channel, partial(self._ask_memory, token, asked))
-        else:
+        else:  # or not known, for its code may have to be imported: who asks it then finds out
             snapshot = self._tables.snapshot(channel)
             served = self._rules.served(request, runner, snapshot.applied_seq)
             asked = _Asked(client, request, runner, machine, served)
@@ -172,7 +172,7 @@ class MachineQueries:
             get = partial(_state_get, snapshot)
             try:
                 said = asked.machine.query(request.key, request.request, view, get)
-            except RequestError as error:  # its code is not here
+            except RequestError as error:  # its code is not here, or it is in memory after all
                 said = Refusal(type(error), str(error))
             view.end()
             if view.broken is not None:  # S0.4: damage is no business of the machine
@@ -205,8 +205,13 @@ class MachineQueries:
         if asked is None or said is None:
             return
         # S0.3, S13: what stopped serving since then answers nothing.
-        refusal = said if isinstance(said, Refusal) else None
-        refusal = self._rules.serving_refusal(asked.runner) or refusal
+        stopped = self._rules.serving_refusal(asked.runner)
+        if stopped is None and snapshot is not None and asked.machine.is_in_memory:
+            ask = partial(self._ask_memory, token, asked)
+            self._tables.start_between(asked.runner.channel, ask)
+            self._under_way += 1
+            return
+        refusal = stopped or (said if isinstance(said, Refusal) else None)
         if refusal is not None:
             self._refuse(token, refusal)
             return

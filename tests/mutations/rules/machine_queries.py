@@ -43,6 +43,22 @@ MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
         directed(QUERIES + "a_machine_in_memory_is_asked_between_commands"),
     ),
     mutation(
+        "S7.3-query-of-a-new-object",
+        "A machine that turns out to be in memory answers from a new object, which has nothing.",
+        Edit("UserMachine.query", "isinstance(machine, MemoryMachine)", "False"),
+        directed(QUERIES + "code_is_imported_on_no_thread_but_that_of_queries"),
+    ),
+    mutation(
+        "S0.4-import-on-the-loop",
+        "A query imports users' code on the node's thread.",
+        Edit(
+            "UserMachine.is_in_memory",
+            "return self._is_in_memory",
+            "return isinstance(self._load().make(), MemoryMachine)",
+        ),
+        directed(QUERIES + "code_is_imported_on_no_thread_but_that_of_queries"),
+    ),
+    mutation(
         "S0.4-read-of-a-query",
         "A query's answer leaves although a read of its table failed.",
         Edit("MachineQueries._ask_disk", "view.broken is not None", "False"),
@@ -62,8 +78,8 @@ MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
         "A machine's answer leaves although its replica stopped serving while it was asked.",
         Edit(
             "MachineQueries._on_asked",
-            "self._rules.serving_refusal(asked.runner) or refusal",
-            "refusal",
+            "self._rules.serving_refusal(asked.runner)",
+            "None",
         ),
         directed(QUERIES + "nothing_is_answered_from_what_stopped_serving_meanwhile"),
     ),

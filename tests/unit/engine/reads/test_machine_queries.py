@@ -214,6 +214,38 @@ def test_a_machine_in_memory_is_asked_between_commands() -> None:
     assert bench.is_empty()
 
 
+@pytest.mark.parametrize("machine", [Notes, Memory])
+def test_code_is_imported_on_no_thread_but_that_of_queries(machine: Any) -> None:
+    """An import may take for ever: to begin a query asks for none, and a machine that turns out to
+    be in memory is asked between commands, of its state and never of a new object's."""
+    bench = Bench(machine)
+    bench.command(b"first")
+    restarted = UserMachine(bench._load, partition=3, first_version=1)
+    bench.runner.commands.machine = restarted
+    bench.problem = UnknownMachineError("it is being imported")
+    bench.ask()
+    assert (bench.answers, restarted.is_in_memory) == ([], None)
+    bench.problem = None
+    bench.command(b"second")
+    bench.work()
+    [(_, answer)] = bench.answers
+    assert isinstance(answer, MachineAnswer)
+    expected = (b"second", 2) if machine is Memory else (b"first", 1)
+    assert (answer.answer, answer.served.applied_seq) == expected
+    assert restarted.is_in_memory is (machine is Memory)
+    assert bench.is_empty()
+
+
+def test_a_machine_that_turns_out_to_be_in_memory_is_not_asked_once_it_stopped_serving() -> None:
+    """S13: it is refused when it comes back from the thread of queries."""
+    bench = Bench(Memory)
+    bench.ask()
+    bench.refusal = (UnavailableError, "disputed")
+    bench.work()
+    assert bench.code_of() == "unavailable"
+    assert bench.is_empty()
+
+
 def test_context_says_what_the_state_is_of() -> None:
     """Seq of the last command, partition, version in force."""
     bench = Bench()
