@@ -45,6 +45,8 @@ class _Watched(NamedTuple):
     """The watched keys of one part of a request."""
 
     runner: ChannelRunner
+    named: int
+    """Keys of the part, watched or not."""
     places: tuple[int, ...]
     keys: tuple[bytes, ...]
 
@@ -91,6 +93,11 @@ class NodeAudit:
         """A client asks for keys, or for something that is not judged."""
         if self._is_off or not isinstance(request, Get | GetMany):
             return
+        place = client, request.request_id
+        twice = self._asked.get(place)
+        if twice is not None:  # which of the two is answered is unknown: neither is judged
+            self._asked[place] = twice._replace(parts={})
+            return
         if len(self._asked) >= REQUESTS_MAX:
             return
         has, parts = self._sample.has, dict[int, _Watched]()
@@ -103,13 +110,11 @@ class NodeAudit:
             if runner is None or not _is_judged(request, runner):
                 continue
             keys = tuple([part.keys[at] for at in places])
-            parts[number] = _Watched(runner, tuple(places), keys)
+            parts[number] = _Watched(runner, len(part.keys), tuple(places), keys)
             known = self._known_commit(runner)
             self.judge.committed(runner.channel, runner.name, self._moment(now_ms), known)
         if parts:
-            asked = _Asked(request, self._moment(now_ms), parts)
-            # Of a request that came twice the first counts: either may be the one that is answered.
-            self._asked.setdefault((client, request.request_id), asked)
+            self._asked[place] = _Asked(request, self._moment(now_ms), parts)
 
     def answered(self, client: int, message: Message, now_ms: int) -> None:
         """An answer leaves."""
@@ -156,6 +161,8 @@ class NodeAudit:
     def _judge(
         self, asked: _Asked, part: _Watched, answer: GetAnswer | FoundKeys, now_ms: int
     ) -> None:
+        if not _fits(part, answer):
+            return
         if self._rotate_at_ms is None or now_ms >= self._rotate_at_ms:
             if self._rotate_at_ms is not None:
                 self._sample.turn()
@@ -240,3 +247,10 @@ def _is_judged(request: Get | GetMany, runner: ChannelRunner) -> bool:
     nor of a table whose durability lets acknowledged writes be lost (S0.6)."""
     is_pinned = isinstance(request, Get) and request.pin != 0
     return not is_pinned and runner.durable.durability is Durability.FSYNC
+
+
+def _fits(part: _Watched, answer: GetAnswer | FoundKeys) -> bool:
+    """Whether it can be the answer to this part: a client may use the id of a request again while
+    the answer to one that names no watched key is under way."""
+    is_its_channel = answer.served.channel == part.runner.channel
+    return is_its_channel and len(answer.seqs) == len(answer.values) == part.named

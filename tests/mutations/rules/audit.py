@@ -63,6 +63,18 @@ AUDIT_RULES: tuple[Mutation, ...] = (
         directed(NODE + "position_that_came_behind_the_request_does_not_count"),
     ),
     mutation(
+        "N7-twice",
+        "Answers to a request id that is used twice are judged by the keys of another request.",
+        Edit("NodeAudit.read_began", "twice is not None", "False"),
+        directed(NODE + "request_id_that_is_used_twice_has_neither_request_judged"),
+    ),
+    mutation(
+        "N7-shape",
+        "An answer to fewer keys than were asked ends the node that audits it.",
+        Edit("NodeAudit._judge", "not _fits(part, answer)", "False"),
+        directed(NODE + "answer_that_cannot_be_to_the_request_is_not_judged"),
+    ),
+    mutation(
         "N7-second-opinion",
         "A row is read again at the replica that answered, which repeats what it said.",
         Edit("Auditor._another", "node_name(n) != answered", "True"),

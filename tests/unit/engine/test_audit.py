@@ -145,16 +145,35 @@ def test_position_that_came_behind_the_request_does_not_count() -> None:
     assert bench.answer(answer(2, 9)) == ["stale_read"]
 
 
-def test_request_that_came_twice_counts_from_the_first() -> None:
-    """N7: the answer may be to either."""
+def test_request_id_that_is_used_twice_has_neither_request_judged() -> None:
+    """N7: the answer may be to either, of whichever kind they are; so a client ends no node."""
+    keys = tuple(b"%d" % number for number in range(5))
+    many = GetMany(1, (ChannelKeys(FIRST, keys),), "linearizable", None, 100)
+    one = get(1, keys=(b"k",), level="any")
+    found = GetManyAnswer(1, (FoundKeys(0, (b"x",) * 5, (Seq(4),) * 5, served(9)),))
+    for first, second in ((get(1, keys=keys), one), (many, one), (one, many), (one, one)):
+        bench = Bench()
+        bench.committed[FIRST] = 10
+        bench.ask(first)
+        bench.ask(second)
+        assert bench.answer(answer(1, 9, 4)) == []
+        assert bench.answer(found) == []
+        assert bench.audit._asked == {}
+        assert bench.audit.status(())["operations"] == 0
+        assert bench.read(9) == ["stale_read"]
+
+
+def test_answer_that_cannot_be_to_the_request_is_not_judged() -> None:
+    """N7: to one of the same id that named no watched key, or was of another channel."""
     bench = Bench()
-    bench.committed[FIRST] = 9
-    bench.ask(get(1))
-    bench.now_ms += 5
-    bench.committed[FIRST] = 10
-    bench.ask(get(1))
+    bench.committed |= {FIRST: 10, SECOND: 10}
+    bench.ask(get(1, keys=(b"a", b"b")))
     assert bench.answer(answer(1, 9)) == []
-    assert bench.answer(answer(1, 9)) == []  # the second answer is to nobody
+    bench.ask(get(1))
+    assert bench.answer(answer(1, 9, channel=SECOND)) == []
+    bench.ask(GetMany(1, (ChannelKeys(FIRST, (b"a", b"b")),), "linearizable", None, 100))
+    assert bench.answer(GetManyAnswer(1, (FoundKeys(0, (None,), (Seq(0),), served(9)),))) == []
+    assert bench.audit.status(())["operations"] == 0
 
 
 def test_bounded_answer_without_what_was_known_before_its_age_is_an_event() -> None:
