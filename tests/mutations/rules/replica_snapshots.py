@@ -386,7 +386,11 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.3-base-of-members",
         "A hole is covered by members of the configuration in front of it alone, and no witness.",
-        Edit("SnapshotReceiver._begin", "anywhere=is_unfilled", "anywhere=False"),
+        Edit(
+            "SnapshotReceiver._begin",
+            "self._parts.sources(runner, anywhere=is_unfilled)",
+            "self._parts.sources(runner)",
+        ),
         directed(ANYWHERE + "hole_is_covered_by_the_only_node_that_is_whole"),
     ),
     mutation(
