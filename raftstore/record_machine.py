@@ -404,6 +404,9 @@ class MachineRules:
     journal_bytes: int = 1 * MIB
     """Commands of a machine in memory kept behind its snapshot; at so many bytes, and at twice the
     bytes of the snapshot, the next one is made."""
+    is_interruptible: bool = False
+    """KeyboardInterrupt ends the process, which is a simulation: Ctrl-C reaches its main thread. In
+    a node no thread gets it but from a machine that raises it, which is an error of the machine."""
 
 
 DEFAULT_RULES: Final = MachineRules()

@@ -275,6 +275,7 @@ class UserMachine(CommandMachine):
         except _FailedError as failed:
             # What it remembers may be of the command that failed.
             self.forget()
+            self._leave_interrupts(failed.__cause__)
             return ApplyResult((), failure=str(failed))
 
     def version_in_force(self, get: Callable[[bytes], bytes | None]) -> int:
@@ -308,6 +309,7 @@ class UserMachine(CommandMachine):
         except RequestError:
             raise
         except BaseException as error:  # noqa: BLE001 - the code is somebody else's
+            self._leave_interrupts(error)
             return KeptResult(is_rejected=True, reason=_what(error))
         if isinstance(machine, MemoryMachine):  # S7.3: a new one has nothing of what was applied
             self._is_in_memory = True
@@ -321,6 +323,7 @@ class UserMachine(CommandMachine):
             machine, head = self._ready(state)
         except _FailedError as failed:
             self.forget()
+            self._leave_interrupts(failed.__cause__)
             return KeptResult(is_rejected=True, reason=str(failed))
         return self._ask(machine, key, request, NoState(), head)
 
@@ -453,6 +456,7 @@ class UserMachine(CommandMachine):
             except _FailedError as failed:
                 self.forget()
                 self._skips = skips  # those before it were not applied either
+                self._leave_interrupts(failed.__cause__)
                 at = each.last_seq, each.guid
                 return ApplyResult((), failure=str(failed), failed_at=at)
             over.take(each.last_seq, result)
@@ -527,14 +531,20 @@ class UserMachine(CommandMachine):
             answer = _bytes_of(codecs.answers.encode(machine.query(asked, context)))
         except RejectedError as error:
             return KeptResult(is_rejected=True, reason=_text(error))
-        except StorageError:
-            raise
+        # A StorageError, too: of a read that failed the view knows, and this one is its own.
         except BaseException as error:  # noqa: BLE001 - the code is somebody else's
+            self._leave_interrupts(error)
             return KeptResult(is_rejected=True, reason=_what(error))
         if len(answer) > RESULT_BYTES_MAX:
             text = f"the answer has {len(answer)} bytes, at most {RESULT_BYTES_MAX} are allowed"
             return KeptResult(is_rejected=True, reason=text)
         return KeptResult(answer)
+
+    def _leave_interrupts(self, error: BaseException | None) -> None:
+        """All that a machine raises is about the machine, for no thread of a node may end by it,
+        and be it KeyboardInterrupt; but in a simulation that is somebody at the terminal."""
+        if self._rules.is_interruptible and isinstance(error, KeyboardInterrupt):
+            raise error
 
 
 def _snapshot_of(machine: MemoryMachine) -> list[bytes]:
@@ -570,16 +580,8 @@ def _version_lacking(machine: MachineSource, version: int) -> str:
     return f"{text}; install code that has it, and restart the node"
 
 
-def _leave_interrupts(error: BaseException) -> None:
-    """All that a machine raises is about the machine, for no thread of a node may end by it; but
-    KeyboardInterrupt is somebody at a terminal, who stops a simulation. Nodes have it nowhere."""
-    if isinstance(error, KeyboardInterrupt):
-        raise error
-
-
 def _what(error: BaseException) -> str:
     """The text about what was raised, and where."""
-    _leave_interrupts(error)
     text = f"{type(error).__name__}: {_text(error)}"
     trace: Any = error.__traceback__
     while trace is not None and trace.tb_next is not None:

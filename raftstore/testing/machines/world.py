@@ -43,7 +43,7 @@ class Plan:
 class OneMachine(NoMachines):
     """ports.Machines: every node has the code of one machine, whatever it is called."""
 
-    rules = MachineRules(journal_bytes=JOURNAL_BYTES)
+    rules = MachineRules(journal_bytes=JOURNAL_BYTES, is_interruptible=True)
 
     def __init__(self, machine: type[StateMachine]) -> None:
         self._machine = machine

@@ -81,6 +81,12 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(ADAPTER + "code_that_is_not_of_the_version_in_force_applies_nothing"),
     ),
     mutation(
+        "S10-interrupt-of-a-machine",
+        "A machine that raises KeyboardInterrupt ends its node.",
+        Edit("UserMachine._leave_interrupts", "self._rules.is_interruptible", "True"),
+        directed(HOSTILE + "an_interrupt_that_a_machine_raises_is_its_error_and_ends_no_node"),
+    ),
+    mutation(
         "S0.4-read-of-a-machine",
         "A machine goes on with a read of its table that failed.",
         Edit(

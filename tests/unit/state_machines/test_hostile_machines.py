@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raftstore
-from raftstore.errors import RejectedError, StateLimitError
+from raftstore.errors import CorruptRecordError, RejectedError, StateLimitError
 from raftstore.machine import (
     COMMAND_WRITES_MAX,
     CommandContext,
@@ -56,6 +56,7 @@ class Raising(StateMachine):
     [
         (OwnError("mine"), "OwnError: mine"),
         (SystemExit(1), "SystemExit: 1"),
+        (CorruptRecordError("of its own data"), "CorruptRecordError: of its own data"),
         (GeneratorExit("ended"), "GeneratorExit: ended"),
         (asyncio.CancelledError("gone"), "CancelledError: gone"),
         (Unspeakable(), "Unspeakable: (its text raised ZeroDivisionError)"),
@@ -77,14 +78,34 @@ def test_whatever_is_raised_is_a_failure_and_in_a_query_an_answer(
     assert answer.reason.startswith(said)
 
 
+def test_an_interrupt_that_a_machine_raises_is_its_error_and_ends_no_node() -> None:
+    """It would end every replica again at each restart; Ctrl-C reaches no thread of a node."""
+
+    class Interrupting(Raising):
+        raised = KeyboardInterrupt("its own")
+
+    bench, said = MachineBench(Interrupting), "KeyboardInterrupt: its own"
+    try:
+        stopped = bench.failing(b"")
+        answer = bench.user.query(b"k", b"", bench, bench.state.get)
+    except KeyboardInterrupt:  # pytest itself would end by it
+        pytest.fail("it went on to the thread")
+    assert stopped.startswith(said)
+    assert answer.is_rejected
+    assert answer.reason.startswith(said)
+
+
 def test_somebody_at_a_terminal_stops_a_simulation() -> None:
     """It is no failure of the machine that runs in that moment."""
 
     class Interrupted(Raising):
         raised = KeyboardInterrupt()
 
+    bench = MachineBench(Interrupted, MachineRules(is_interruptible=True))
     with pytest.raises(KeyboardInterrupt):
-        MachineBench(Interrupted).failing(b"")
+        bench.failing(b"")
+    with pytest.raises(KeyboardInterrupt):
+        bench.user.query(b"k", b"", bench, bench.state.get)
 
 
 @pytest.mark.parametrize(
