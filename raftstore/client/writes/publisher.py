@@ -96,8 +96,7 @@ class Publisher:
         channel = self._channel(write.channel)
         await self._admit(channel, write.channel, write.size, deadline_ms)
         try:
-            if self._is_closed:
-                raise _closed()
+            self._check_open(write.channel, channel)
             if not self._are_links_ready(write.channel):
                 await self._prepare_in_time(write.channel, channel, deadline_ms)
             return await channel.rows.write(write, deadline_ms)
@@ -121,13 +120,19 @@ class Publisher:
         size = len(payload) + ROW_OVERHEAD_BYTES
         await self._admit(channel, channel_id, size, deadline_ms)
         try:
-            if self._is_closed:
-                raise _closed()
+            self._check_open(channel_id, channel)
             if not self._are_links_ready(channel_id):
                 await self._prepare_in_time(channel_id, channel, deadline_ms)
             return await channel.commands.write(payload, deadline_ms)
         finally:
             self._release(channel, size)
+
+    def _check_open(self, channel_id: ChannelId, channel: _ChannelState) -> None:
+        """Raise unless client and table are still there, behind a wait for room."""
+        if self._is_closed:
+            raise _closed()
+        if self._channels.get(channel_id) is not channel:
+            raise _dropped(self._topology.name_of(channel_id))
 
     def _may_share_commands(self) -> bool:
         """Whether every node reads records that commands share."""
