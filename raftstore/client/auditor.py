@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from raftstore.audit.finding import AuditFinding
@@ -27,6 +29,8 @@ LOOK_S: Final = 0.25
 """Between two looks for something to do."""
 PATIENCE_MS: Final = 1_000
 """For one check or report."""
+CLOSE_S: Final = 2.0
+"""For a file and nodes to take what was found last: a close waits no longer for them."""
 EVIDENCE_FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Nothing is appended to a file that is larger."""
 logger = logging.getLogger("raftstore.client")
@@ -41,6 +45,12 @@ class Auditor:
         self._task: asyncio.Task[None] | None = None
         self._allowance = 0.0
         self._turn = 0
+        self._unwritten: deque[AuditFinding] = deque()
+        """Shown to the program, and not yet in the file."""
+        self._unreported: deque[AuditFinding] = deque()
+        """The same of nodes."""
+        self._file_lock = Lock()
+        """Of the threads that write: one that a close no longer waits for goes on."""
 
     def start(self) -> None:
         """Begin; the client is connected."""
@@ -50,13 +60,26 @@ class Auditor:
             self._task = loop.create_task(self._run(recorder), name="raftstore audit")
 
     async def close(self) -> None:
-        """Stop, and deliver what was found; before the connections end."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-        if self._context.recorder is not None:
-            await self._deliver(self._context.recorder.audit)
+        """Stop, and deliver what was found, within a bounded time; before the connections end,
+        which no mistake here keeps from ending."""
+        recorder, task = self._context.recorder, self._task
+        if recorder is None:
+            return
+        self._task = None
+        try:
+            self._show(recorder.audit)
+            async with asyncio.timeout(CLOSE_S):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+                await self._deliver(recorder.audit)
+        except TimeoutError:
+            logger.error(  # noqa: TRY400 - the reason is enough
+                "audit: closed with %d violations not written and %d not reported",
+                len(self._unwritten), len(self._unreported),
+            )  # fmt: skip
+        except Exception:
+            logger.exception("the audit of a client failed when it was closed")
 
     async def _run(self, recorder: Recorder) -> None:
         while True:
@@ -111,33 +134,49 @@ class Auditor:
     # --- what was found --------------------------------------------------------------------------
 
     async def _deliver(self, audit: Audit) -> None:
-        for finding in audit.take_undelivered():
-            evidence = finding.evidence()
+        """Wherever this is broken off, the next call goes on with what is left."""
+        self._show(audit)
+        if audit.evidence is not None and self._unwritten:
+            await asyncio.to_thread(self._write, audit.evidence)
+        while self._unreported:
+            finding = self._unreported.popleft()
+            try:
+                audit.reported += await self._report(finding, finding.evidence())
+            except asyncio.CancelledError:
+                self._unreported.appendleft(finding)
+                raise
+
+    def _show(self, audit: Audit) -> None:
+        """Log what was found and call the program; nothing is waited for, so nothing is lost."""
+        while (finding := audit.take_undelivered()) is not None:
+            self._unreported.append(finding)
+            if audit.evidence is not None:
+                self._unwritten.append(finding)
             logger.error(
                 "audit: %s in %s: %s; evidence: %s",
-                finding.kind.value, finding.channel, finding.text, evidence,
+                finding.kind.value, finding.channel, finding.text, finding.evidence(),
             )  # fmt: skip
             if audit.on_violation is not None:
                 try:
                     audit.on_violation(finding)
                 except Exception:  # of the program
                     logger.exception("on_violation of an audit failed")
-            if audit.evidence is not None:
-                await self._append(audit.evidence, finding)
-            audit.reported += await self._report(finding, evidence)
 
-    @staticmethod
-    async def _append(path: Path, finding: AuditFinding) -> None:
-        line = {
-            "kind": finding.kind.value,
-            "channel": finding.channel,
-            "text": finding.text,
-            "operations": [operation.shown() for operation in finding.operations],
-        }
-        try:
-            await asyncio.to_thread(append_line, path, json.dumps(line))
-        except OSError as error:
-            logger.error("evidence of an audit was not written to %s: %s", path, error)  # noqa: TRY400 - the reason is enough
+    def _write(self, path: Path) -> None:
+        """Append to the file what is not in it; in a thread."""
+        with self._file_lock:
+            while self._unwritten:
+                finding = self._unwritten.popleft()
+                line = {
+                    "kind": finding.kind.value,
+                    "channel": finding.channel,
+                    "text": finding.text,
+                    "operations": [operation.shown() for operation in finding.operations],
+                }
+                try:
+                    append_line(path, json.dumps(line))
+                except (OSError, ValueError) as error:  # ValueError: no name of a file at all
+                    logger.error("evidence of an audit was not written to %s: %s", path, error)  # noqa: TRY400 - the reason is enough
 
     async def _report(self, finding: AuditFinding, evidence: str) -> bool:
         """Report to the first node that takes it; whether one did."""

@@ -130,12 +130,11 @@ class Audit:
             self._findings.extend(found)
             self._undelivered.extend(found)
 
-    def take_undelivered(self) -> list[AuditFinding]:
-        """Return violations that no client has logged and reported yet; it is this one's to do."""
+    def take_undelivered(self) -> AuditFinding | None:
+        """Return the oldest violation that no client has logged and reported yet, if any; it is
+        this one's to do."""
         with self._lock:
-            found = [*self._undelivered]
-            self._undelivered.clear()
-        return found
+            return self._undelivered.popleft() if self._undelivered else None
 
 
 def _number(name: str, given: Any, low: float, high: float) -> float:

@@ -9,6 +9,7 @@ from tests.mutations.syntax import Edit
 JUDGE = "tests/unit/audit/test_judge.py::test_"
 NODE = "tests/unit/engine/test_audit.py::test_"
 
+AUDITOR = "tests/unit/client/test_auditor.py::test_"
 CLIENT = "tests/integration/client/test_audit.py::test_"
 
 AUDIT_RULES: tuple[Mutation, ...] = (
@@ -81,6 +82,12 @@ AUDIT_RULES: tuple[Mutation, ...] = (
         directed(
             CLIENT + "replica_with_another_row_is_found_by_a_check_although_nobody_reads_there"
         ),
+    ),
+    mutation(
+        "N7-close",
+        "A report that is under way when a client is closed is lost.",
+        Edit("Auditor._deliver", "self._unreported.appendleft(finding)", "pass"),
+        directed(AUDITOR + "report_that_a_close_breaks_off_is_sent_again"),
     ),
     mutation(
         "N7-report-level",

@@ -1,0 +1,138 @@
+"""The background of a client's audit by itself: what was found is delivered, also at a close."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raftstore.audit.finding import AuditFinding
+from raftstore.audit.observation import Action, Observation, hash_of_key, hash_of_row
+from raftstore.client import auditor
+from raftstore.client.auditing.audit import Audit
+from raftstore.client.auditing.recorder import Recorder
+from raftstore.client.auditor import Auditor
+from raftstore.policy.levels import AUDIT_LEVEL
+from raftstore.protocol.audit import ReportViolation
+from raftstore.protocol.message import Done
+from raftstore.types import channel_id
+
+FOUND = 5
+
+
+class Node:
+    """A connection to a node that takes reports, or never answers."""
+
+    level, is_open = AUDIT_LEVEL, True
+
+    def __init__(self, *, is_silent: bool) -> None:
+        self.is_silent = is_silent
+        self.reports: list[ReportViolation] = []
+
+    async def request(self, build: Callable[[int], ReportViolation]) -> Done:
+        """Take a report."""
+        self.reports.append(build(1))
+        if self.is_silent:
+            await asyncio.Event().wait()
+        return Done(1)
+
+
+def find(audit: Audit) -> None:
+    """Have the audit find some violations: reads behind a put."""
+    channel = channel_id(b"t" * 16, 0)
+    key = hash_of_key(b"k")
+    now_ms = audit.now_ms() - 100
+    put = Observation(Action.PUT, key, now_ms, now_ms + 1, 20, 20, hash_of_row(b"row"))
+    audit.observe(channel, "t/0", put)
+    for number in range(FOUND):
+        at_ms = now_ms + 2
+        read = Observation(
+            Action.GET, key, at_ms, at_ms + 1, number, 0, hash_of_row(None), level="linearizable"
+        )
+        audit.observe(channel, "t/0", read)
+    assert len(audit.findings) == FOUND
+
+
+def closed(audit: Audit, node: Node, *, is_reporting: bool = False) -> None:
+    """Run an auditor that is closed at once, or while it reports."""
+    context: Any = SimpleNamespace(
+        recorder=Recorder(audit), links=SimpleNamespace(queries=lambda: [node])
+    )
+    reads: Any = None
+    own = Auditor(context, reads)
+
+    async def run() -> None:
+        own.start()
+        find(audit)
+        async with asyncio.timeout(10):
+            while is_reporting and not node.reports:  # noqa: ASYNC110 - nothing says when
+                await asyncio.sleep(0.01)
+            await own.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())
+
+
+def lines(path: Path) -> list[str]:
+    """The texts in a file of evidence."""
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()]
+
+
+def test_close_in_the_midst_of_reports_loses_nothing_that_was_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N7: the program and its file have everything once, and the close ends in time."""
+    monkeypatch.setattr(auditor, "CLOSE_S", 0.05)
+    seen: list[AuditFinding] = []
+    path = tmp_path / "evidence"
+    audit = Audit(1.0, checks=0, on_violation=seen.append, evidence=path)
+    node = Node(is_silent=True)
+    closed(audit, node, is_reporting=True)
+    assert seen == [*audit.findings]
+    assert lines(path) == [finding.text for finding in audit.findings]
+    assert {report.text for report in node.reports} == {audit.findings[0].text}
+    assert f"closed with 0 violations not written and {FOUND} not reported" in caplog.text
+
+
+def test_report_that_a_close_breaks_off_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N7: rather twice than never."""
+    node, audit = Node(is_silent=True), Audit(1.0, checks=0)
+    gather = asyncio.gather
+
+    def answers_again(*tasks: Any, **options: Any) -> Any:
+        node.is_silent = False
+        return gather(*tasks, **options)
+
+    monkeypatch.setattr(asyncio, "gather", answers_again)
+    closed(audit, node, is_reporting=True)
+    texts = [finding.text for finding in audit.findings]
+    assert [report.text for report in node.reports] == [texts[0], *texts]
+    assert audit.counts().reported == FOUND
+
+
+def test_file_that_is_none_keeps_nobody_from_closing(caplog: pytest.LogCaptureFixture) -> None:
+    """N7: a name with a null byte is a ValueError, and nodes get their reports all the same."""
+    node, audit = Node(is_silent=False), Audit(1.0, checks=0, evidence="a\0b")
+    with caplog.at_level(logging.ERROR, logger="raftstore.client"):
+        closed(audit, node)
+    assert audit.counts().reported == FOUND
+    assert caplog.text.count("evidence of an audit was not written to") == FOUND
+
+
+def test_mistake_in_a_delivery_keeps_nobody_from_closing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N7: what follows in a close are the connections."""
+
+    def fail(path: Path, line: str) -> None:
+        raise TypeError(path, line)
+
+    monkeypatch.setattr(auditor, "append_line", fail)
+    closed(Audit(1.0, checks=0, evidence="x"), Node(is_silent=False))
+    assert "the audit of a client failed when it was closed" in caplog.text
