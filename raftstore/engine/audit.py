@@ -23,6 +23,8 @@ from raftstore.protocol.reads import ChannelKeys, FoundKeys, Get, GetAnswer, Get
 from raftstore.types import ChannelId, Durability, Seq, node_name
 
 EVENT: Final = "audit_violation"
+NODE: Final = "node"
+CLIENT: Final = "client"
 REQUESTS_MAX: Final = 1_024
 """Requests under way that are watched; of more than that the answers are not judged."""
 KEYS_LOOKED_AT: Final = 64
@@ -30,8 +32,8 @@ KEYS_LOOKED_AT: Final = 64
 MOMENT_MS: Final = 0.001
 """Between two moments of one millisecond."""
 REPORTS_PAUSE_MS: Final = 10_000
-"""Of what is found within this the first is an event, and the others are counted: one cause has
-many effects, and a client may report what it likes."""
+"""Of what the node finds within this the first is an event, and the others are counted: one cause
+has many effects. The same holds for clients by themselves, which may report what they like."""
 
 
 class KnownCommits(Protocol):
@@ -81,7 +83,8 @@ class NodeAudit:
         self._asked: dict[tuple[int, int], _Asked] = {}
         """By client and request."""
         self._rotate_at_ms: int | None = None
-        self._next_event_ms = 0
+        self._next_event_ms = dict.fromkeys((NODE, CLIENT), 0)
+        """By source: reports of clients keep no finding of the node back."""
         self._last_ms = 0.0
 
     # --- requests and answers ---------------------------------------------------------------------
@@ -199,10 +202,10 @@ class NodeAudit:
     # --- findings ---------------------------------------------------------------------------------
 
     def _report(self, finding: AuditFinding, now_ms: int) -> None:
-        if self._may_report(now_ms):
+        if self._may_report(NODE, now_ms):
             self._tell(
                 EVENT,
-                source="node",
+                source=NODE,
                 kind=finding.kind.value,
                 channel=finding.channel,
                 text=finding.text,
@@ -212,20 +215,20 @@ class NodeAudit:
     def on_report(self, report: ReportViolation, now_ms: int) -> None:
         """A client found something."""
         self.reported += 1
-        if self._may_report(now_ms):
+        if self._may_report(CLIENT, now_ms):
             self._tell(
                 EVENT,
-                source="client",
+                source=CLIENT,
                 kind=report.kind,
                 channel=report.channel,
                 text=report.text,
                 evidence=report.evidence[:EVIDENCE_BYTES_MAX],
             )
 
-    def _may_report(self, now_ms: int) -> bool:
-        if now_ms < self._next_event_ms:
+    def _may_report(self, source: str, now_ms: int) -> bool:
+        if now_ms < self._next_event_ms[source]:
             return False
-        self._next_event_ms = now_ms + REPORTS_PAUSE_MS
+        self._next_event_ms[source] = now_ms + REPORTS_PAUSE_MS
         return True
 
     # --- reports ----------------------------------------------------------------------------------

@@ -76,6 +76,16 @@ AUDIT_RULES: tuple[Mutation, ...] = (
         directed(NODE + "answer_that_cannot_be_to_the_request_is_not_judged"),
     ),
     mutation(
+        "N7-pause",
+        "A client that reports again and again keeps the events of the node itself back.",
+        Edit(
+            "NodeAudit._report",
+            "self._may_report(NODE, now_ms)",
+            "self._may_report(CLIENT, now_ms)",
+        ),
+        directed(NODE + "reports_of_clients_keep_no_event_of_the_node_back"),
+    ),
+    mutation(
         "N7-second-opinion",
         "A row is read again at the replica that answered, which repeats what it said.",
         Edit("Auditor._another", "node_name(n) != answered", "True"),

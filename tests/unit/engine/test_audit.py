@@ -320,3 +320,15 @@ def test_report_of_a_client_is_an_event_of_bounded_size(length: int) -> None:
         "evidence": "x" * min(length, EVIDENCE_BYTES_MAX),
     }  # fmt: skip
     assert bench.audit.status(())["reported"] == 2
+
+
+def test_reports_of_clients_keep_no_event_of_the_node_back() -> None:
+    """N7: nor the other way round."""
+    bench = Bench()
+    bench.committed[FIRST] = 10
+    report = ReportViolation(9, "lost_write", "t/0", "it is gone", "x")
+    for number in range(3):
+        bench.audit.on_report(report, bench.now_ms)
+        bench.ask(get(number))
+        bench.audit.answered(CLIENT, answer(number, 9), bench.now_ms)
+    assert [event["source"] for event in bench.events] == ["client", "node"]
