@@ -11,6 +11,7 @@ two clocks may differ in rate.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,7 +26,7 @@ CLOCKS_DIFFER: Final = 0.01
 ROUNDING_MS: Final = 2
 """Nodes state whole milliseconds."""
 CHANNELS_MAX: Final = 4_096
-"""Channels whose positions are remembered."""
+"""Channels whose positions are remembered: those that were used last."""
 LINEARIZABLE: Final = "linearizable"
 BOUNDED: Final = "bounded"
 
@@ -43,14 +44,15 @@ class Judge:
     """See the module."""
 
     def __init__(self, *, keys_max: int, clocks_differ: float = CLOCKS_DIFFER) -> None:
-        self._channels: dict[Hashable, _Channel] = {}
+        self._channels: OrderedDict[Hashable, _Channel] = OrderedDict()
+        """The one that was used last at the end."""
         self._keys_max = keys_max
         self._clocks_differ = clocks_differ
         self._keys = 0
         self.observed = 0
         """Operations that were judged."""
         self.dropped = 0
-        """Operations whose row was not judged: too many keys or channels are watched."""
+        """Operations whose row was not judged: too many keys are watched."""
         self.violations = 0
 
     def rotate(self) -> None:
@@ -68,15 +70,11 @@ class Judge:
     def committed(self, channel: Hashable, name: str, at_ms: float, seq: int) -> None:
         """A position is known to be committed."""
         known = self._known(channel, name)
-        if known is not None:
-            known.floors.note(at_ms, seq)
+        known.floors.note(at_ms, seq)
 
     def observe(self, channel: Hashable, name: str, seen: Observation) -> list[AuditFinding]:
         """Judge an operation; return what is wrong with it."""
         known = self._known(channel, name)
-        if known is None:
-            self.dropped += 1
-            return []
         self.observed += 1
         found = list(self._judge_place(known, seen))
         if not found:  # a position that is wrong says nothing about rows
@@ -141,12 +139,14 @@ class Judge:
         text = f"key {seen.key.hex()}: {_said(seen)}, and {_said(other)}"
         yield AuditFinding(kind, known.name, text, distinct((seen, other, *row.operations)))
 
-    def _known(self, channel: Hashable, name: str) -> _Channel | None:
+    def _known(self, channel: Hashable, name: str) -> _Channel:
         known = self._channels.get(channel)
-        if known is None:
-            if len(self._channels) >= CHANNELS_MAX:
-                return None
-            known = self._channels[channel] = _Channel(name)
+        if known is not None:
+            self._channels.move_to_end(channel)
+            return known
+        if len(self._channels) >= CHANNELS_MAX:  # tables come and go unnoticed
+            self.forget(next(iter(self._channels)))
+        known = self._channels[channel] = _Channel(name)
         return known
 
 

@@ -86,6 +86,12 @@ AUDIT_RULES: tuple[Mutation, ...] = (
         directed(NODE + "reports_of_clients_keep_no_event_of_the_node_back"),
     ),
     mutation(
+        "N7-channels",
+        "An audit that has seen many channels remembers every further one, too.",
+        Edit("Judge._known", "len(self._channels) >= CHANNELS_MAX", "False"),
+        directed(JUDGE + "channel_used_least_lately_makes_room_for_another"),
+    ),
+    mutation(
         "N7-second-opinion",
         "A row is read again at the replica that answered, which repeats what it said.",
         Edit("Auditor._another", "node_name(n) != answered", "True"),

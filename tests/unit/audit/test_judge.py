@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raftstore.audit.finding import EVIDENCE_BYTES_MAX, AuditFinding, FindingKind
-from raftstore.audit.judge import Judge
+from raftstore.audit.judge import CHANNELS_MAX, Judge
 from raftstore.audit.observation import NO_ROW, Action, Observation, hash_of_key, hash_of_row
 from raftstore.audit.row_spans import OPERATIONS_MAX, SPANS_MAX
 
@@ -240,6 +240,27 @@ def test_channel_that_is_gone_is_forgotten() -> None:
     bench.judge.forget(CHANNEL)
     assert bench.read(2, 3, 2, key=OTHER) == []
     assert bench.judge.dropped == 0
+
+
+def test_channel_used_least_lately_makes_room_for_another() -> None:
+    """N7: tables come and go in the life of a process; memory is bounded, and all are judged."""
+    judge = Judge(keys_max=CHANNELS_MAX)
+
+    def read(channel: int, at_ms: float, seq: int) -> list[FindingKind]:
+        seen = Observation(Action.GET, KEY, at_ms, at_ms + 1, seq, 0, NO_ROW, level="linearizable")
+        return [finding.kind for finding in judge.observe(channel, NAME, seen)]
+
+    for channel in range(CHANNELS_MAX):
+        assert read(channel, 0, 10) == []
+    assert read(0, 2, 10) == []
+    for channel in range(CHANNELS_MAX, CHANNELS_MAX + 9):
+        assert read(channel, 4, 10) == []
+        assert read(channel, 6, 9) == [FindingKind.STALE_READ]
+    assert len(judge._channels) == CHANNELS_MAX
+    assert sum(len(known.rows) for known in judge._channels.values()) == judge._keys
+    assert judge.dropped == 0
+    assert read(0, 8, 9) == [FindingKind.STALE_READ]  # used again since, so it was kept
+    assert read(1, 8, 9) == []  # made room
 
 
 def test_memory_of_a_key_is_bounded() -> None:
