@@ -34,10 +34,12 @@ class Node:
     def __init__(self, *, is_silent: bool) -> None:
         self.is_silent = is_silent
         self.reports: list[ReportViolation] = []
+        self.has_reports = asyncio.Event()
 
     async def request(self, build: Callable[[int], ReportViolation]) -> Done:
         """Take a report."""
         self.reports.append(build(1))
+        self.has_reports.set()
         if self.is_silent:
             await asyncio.Event().wait()
         return Done(1)
@@ -71,8 +73,8 @@ def closed(audit: Audit, node: Node, *, is_reporting: bool = False) -> None:
         own.start()
         find(audit)
         async with asyncio.timeout(10):
-            while is_reporting and not node.reports:  # noqa: ASYNC110 - nothing says when
-                await asyncio.sleep(0.01)
+            if is_reporting:
+                await node.has_reports.wait()
             await own.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
