@@ -40,6 +40,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from raftstore.errors import SchemaError
+from raftstore.nesting import is_too_deep
 from raftstore.types import Guid, Seq, Term
 
 COMMAND_BYTES_MAX: Final = 1024 * 1024
@@ -57,8 +58,9 @@ STATE_VALUE_BYTES_MAX: Final = 1024 * 1024
 COMMAND_WRITES_MAX: Final = 10_000
 """Keys that one command puts or deletes: they are one atomic batch."""
 
-JSON_DEPTH_MAX: Final = 200
-"""Of lists and objects in each other in a value of ``JSON``; Python gives up at about 900."""
+DEPTH_MAX: Final = 200
+"""Of lists and objects in each other in a value of ``JSON`` or of a ``codec``; Python gives up at
+about 900, less what its caller has used, which differs between replicas."""
 
 ValueT = TypeVar("ValueT")
 _NO_VALUE: Final = (TypeError, ValueError, OverflowError, RecursionError)
@@ -101,6 +103,7 @@ class _Msgpack(Generic[ValueT]):
     def encode(self, value: ValueT) -> bytes:
         try:
             data = self._encoder.encode(value)
+            _check_levels(data)
             self._decoder.decode(data)
         except _NO_VALUE as error:
             text = f"{value!r:.200} is no {self.kind!r:.200}: {error}"
@@ -118,6 +121,7 @@ class _Msgpack(Generic[ValueT]):
         return converted
 
     def decode(self, data: bytes) -> ValueT:
+        _check_levels(data)
         try:
             decoded: ValueT = self._decoder.decode(data)
         except (ValueError, RecursionError) as error:
@@ -145,16 +149,21 @@ class _Json:
             raise SchemaError(f"{len(data)} bytes are no JSON: {error}") from error
 
 
+def _check_levels(data: bytes) -> None:
+    if len(data) > DEPTH_MAX and is_too_deep(data, DEPTH_MAX):
+        raise SchemaError(f"a value is nested more than {DEPTH_MAX} deep")
+
+
 def _check_depth(data: bytes) -> None:
     # How deep Python can go differs between versions and callers: replicas need one limit.
-    if data.count(b"[") + data.count(b"{") <= JSON_DEPTH_MAX:
+    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX:
         return
     depth = 0
     for mark in _MARKS.findall(data):
         if mark in b"[{":
             depth += 1
-            if depth > JSON_DEPTH_MAX:
-                raise SchemaError(f"a JSON value is nested more than {JSON_DEPTH_MAX} deep")
+            if depth > DEPTH_MAX:
+                raise SchemaError(f"a JSON value is nested more than {DEPTH_MAX} deep")
         elif mark in b"]}":
             depth -= 1
 

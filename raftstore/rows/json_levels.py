@@ -10,7 +10,7 @@ import re
 from itertools import accumulate
 from typing import Final
 
-from raftstore.rows.nesting import LEVELS_MAX
+from raftstore.nesting import LEVELS_MAX
 
 JSON_LEVELS_MAX: Final = 3 * LEVELS_MAX + 8
 """A map with keys that are no text takes three levels, and bodies have some around their values."""

@@ -36,7 +36,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from raftstore.errors import SchemaError
-from raftstore.rows.nesting import LEVELS_MAX
+from raftstore.nesting import LEVELS_MAX
 from raftstore.rows.values import Variant
 
 _I64_MIN, _I64_MAX = -(1 << 63), (1 << 63) - 1

@@ -31,12 +31,12 @@ import msgspec
 
 from raftstore.config import ROWS_PER_RECORD_MAX, VALUE_BYTES_MAX
 from raftstore.errors import DecodeError
+from raftstore.nesting import is_too_deep
 from raftstore.protocol.batches import TRUNCATE, ChannelPart
 from raftstore.protocol.payload import Cell
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import INSERT, MERGE, BatchApply, decode_apply, decode_header
 from raftstore.record_machine import Row, StateReader, StateWrites
-from raftstore.rows.nesting import is_too_deep
 from raftstore.rows.sealing import SEAL_BYTES, seal
 from raftstore.state_machines.base import refuse_payload
 from raftstore.state_machines.batches.txn_records import Drop

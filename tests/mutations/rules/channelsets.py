@@ -81,6 +81,12 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(ADAPTER + "code_that_is_not_of_the_version_in_force_applies_nothing"),
     ),
     mutation(
+        "S10-depth-of-a-command",
+        "How deep a command may be nested depends on the stack of its replica.",
+        Edit("_check_levels", "is_too_deep(data, DEPTH_MAX)", "False"),
+        directed(HOSTILE + "a_command_nested_too_deeply_is_rejected"),
+    ),
+    mutation(
         "S10-interrupt-of-a-machine",
         "A machine that raises KeyboardInterrupt ends its node.",
         Edit("UserMachine._leave_interrupts", "self._rules.is_interruptible", "True"),

@@ -42,6 +42,17 @@ def test_equal_values_have_equal_bytes_whatever_the_order_of_their_keys(
     assert codec.encode({"a": 1, "b": 2}) == codec.encode({"b": 2, "a": 1})
 
 
+@pytest.mark.parametrize("codec", [raftstore.JSON, raftstore.codec(Any)])
+def test_a_value_is_nested_so_deep_and_no_deeper(codec: raftstore.Codec[Any]) -> None:
+    """One limit for all callers, however much of Python's stack they have used."""
+    value: Any = None
+    for _ in range(200):
+        value = [value]
+    assert codec.decode(codec.encode(value)) == value
+    with pytest.raises(raftstore.SchemaError, match="nested more than 200 deep"):
+        codec.encode([value])
+
+
 @pytest.mark.parametrize(
     ("codec", "value", "named"),
     [

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.errors import SchemaError
+from raftstore.nesting import LEVELS_MAX
 from raftstore.rows.json_levels import JSON_LEVELS_MAX, is_too_deep
 from raftstore.rows.json_values import from_json, to_json
 from raftstore.rows.key_text import JsonRows
-from raftstore.rows.nesting import LEVELS_MAX
 from raftstore.rows.values import ValueCodec, Variant
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

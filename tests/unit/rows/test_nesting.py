@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.rows.nesting import LEVELS_MAX, is_too_deep
+from raftstore.nesting import LEVELS_MAX, is_too_deep
 
 packed = msgspec.msgpack.encode
 LEAVES = (

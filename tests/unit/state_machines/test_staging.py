@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.errors import CorruptRecordError, NewerFormatError
+from raftstore.nesting import LEVELS_MAX
 from raftstore.protocol.records import Record
 from raftstore.protocol.staged import BatchApply, ChunkHeader, encode_apply
 from raftstore.record_machine import ApplyResult, DictView, Row, StateReader
-from raftstore.rows.nesting import LEVELS_MAX
 from raftstore.state_machines.batches.staging import (
     MERGED_BYTES_MAX,
     AppliedBatch,

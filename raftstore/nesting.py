@@ -29,13 +29,13 @@ _CONTAINERS: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 """First byte -> (bytes of the number, values for each)."""
 
 
-def is_too_deep(value: bytes) -> bool:
-    """Whether more than ``LEVELS_MAX`` lists and maps are open at once before the value ends.
+def is_too_deep(value: bytes, levels: int = LEVELS_MAX) -> bool:
+    """Whether more than ``levels`` lists and maps are open at once before the value ends.
 
     Of a malformed value the part before the fault counts: decoding stops there.
     """
     # Each level has an opening byte, so nearly every value is let through by counting them.
-    if len(value) - len(value.translate(None, _OPENINGS)) <= LEVELS_MAX:
+    if len(value) - len(value.translate(None, _OPENINGS)) <= levels:
         return False
     open_ones: list[int] = []
     at = 0
@@ -45,7 +45,7 @@ def is_too_deep(value: bytes) -> bool:
             at += size
             if values:
                 open_ones.append(values)
-                if len(open_ones) > LEVELS_MAX:
+                if len(open_ones) > levels:
                     return True
                 continue
             while open_ones and open_ones[-1] == 1:
