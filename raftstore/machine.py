@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from raftstore.errors import SchemaError
+from raftstore.errors import RejectedError, SchemaError
 from raftstore.nesting import is_too_deep
 from raftstore.types import Guid, Seq, Term
 
@@ -343,9 +343,10 @@ class StateMachine(ABC):
         """
 
     def query(self, request: Any, context: QueryContext) -> Any:
-        """Answer a question by the state, without changing it. Raise RejectedError to refuse."""
-        del context
-        raise NotImplementedError(f"{type(self).__name__} answers no queries such as {request!r}")
+        """Answer a question by the state, without changing it. Raise RejectedError to refuse, as a
+        machine without this method does with all of them."""
+        del request, context
+        raise RejectedError(f"{type(self).__name__} answers no queries: its class has no query()")
 
 
 class MemoryMachine(StateMachine):

@@ -93,7 +93,10 @@ def test_the_end_of_a_command_is_known_after_every_node_was_restarted() -> None:
     assert (answer.fate, answer.seq, INT.decode(answer.end.result)) == (
         "committed", ack.base_seq + 1, 12,
     )  # fmt: skip
-    assert asked(world, ack, 4).end is None
+    for place in (0, 4, 2**31 - 1):  # nothing is known of a command that there never was
+        answer = asked(world, ack, place)
+        assert (answer.fate, answer.end) == ("unknown", None)
+        assert answer.reason == f"the record has 3 commands, and none at place {place}"
 
 
 def test_a_record_that_nobody_has_is_not_applied_and_refused_from_then_on() -> None:

@@ -269,9 +269,13 @@ def _of_command(
     """The same of one command of the record."""
     end = None
     if answer.fate == WriteOutcome.COMMITTED.value and runner.commands is not None:
-        # A place that the record does not have is of no command of it.
         seq = Seq(base_seq + request.place - 1)
-        kept = runner.commands.kept_end(seq) if base_seq <= seq <= answer.seq else None
-        end = None if kept is None else CommandEnd(*astuple(kept))
-        answer = replace(answer, seq=seq)
+        if base_seq <= seq <= answer.seq:
+            kept = runner.commands.kept_end(seq)
+            end = None if kept is None else CommandEnd(*astuple(kept))
+            answer = replace(answer, seq=seq)
+        else:
+            count = answer.seq - base_seq + 1
+            reason = f"the record has {count} commands, and none at place {request.place}"
+            answer = replace(answer, fate=WriteOutcome.UNKNOWN.value, reason=reason)
     return CommandFateAnswer(**asdict(answer), end=end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -132,3 +132,14 @@ def test_numbers_below_a_bound_reach_all_of_them_and_no_other() -> None:
     assert all(0 <= chance.fraction() < 1 for _ in range(200))
     with pytest.raises(ValueError, match="below 0"):
         chance.below(0)
+
+
+def test_a_machine_without_queries_refuses_them_in_words() -> None:
+    """An answer to its caller, not an error of the code."""
+
+    class Silent(raftstore.StateMachine):
+        def apply(self, command: Any, context: raftstore.CommandContext) -> Any:
+            return command
+
+    with pytest.raises(raftstore.RejectedError, match="Silent answers no queries"):
+        Silent().query(b"?", cast("Any", None))
