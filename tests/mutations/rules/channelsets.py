@@ -13,6 +13,7 @@ WORLDS = "tests/simulation/test_channelsets.py::test_"
 SHARED = "tests/unit/state_machines/test_shared_commands.py::test_"
 SEQUENCER = "tests/unit/core/test_sequencer.py::test_"
 FATE = "tests/unit/core/test_fate.py::test_"
+TOGETHER = "tests/simulation/test_shared_commands.py::test_"
 CLIENTS = "tests/integration/client/test_shared_commands.py::test_"
 
 CHANNELSET_RULES: tuple[Mutation, ...] = (
@@ -125,6 +126,12 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "The fate of a command that was given again is that of the record that it had shared.",
         Edit("WriteOutcomeQueries.fate", "place and answer.fate == NOT_APPLIED", "False"),
         directed(CLIENTS + "fate_of_a_command_that_was_given_again_is_that_of_its_own_record"),
+    ),
+    mutation(
+        "N4-fate-of-no-command",
+        "A place that a shared record does not have is answered as a committed command.",
+        Edit("_of_command", "base_seq <= seq <= answer.seq", "True"),
+        directed(TOGETHER + "the_end_of_a_command_is_known_after_every_node_was_restarted"),
     ),
     mutation(
         "S10-fate-before-the-term",
