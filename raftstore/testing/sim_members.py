@@ -9,7 +9,7 @@ configuration names, and the catalog shows what the logs hold.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from raftstore.core.configs import decode_config
@@ -230,16 +230,21 @@ class MemberChanges:
     def _resume_joins(self) -> None:
         """Go on with nodes that gave up and were entered after that, by a request that was late."""
         for name, tries in self._tries.items():
-            for join in tries if name not in self._joins else ():
-                if join.is_entered and join.node not in self._cluster.nodes:
-                    self._joins[name] = join
-                    join.go_on()
-                    break
+            join = self._entered(tries) if name not in self._joins else None
+            if join is not None:
+                self._joins[name] = join
+                join.go_on()
+
+    def _entered(self, tries: Iterable[SimJoin]) -> SimJoin | None:
+        """The one that the catalog has and that is not there yet. One whose disk is lost is in the
+        catalog until it is replaced, but its identity never comes back (S0.1)."""
+        nodes = self._cluster.nodes
+        return next((each for each in tries if each.is_entered and each.node not in nodes), None)
 
     def _refused(self, join: SimJoin) -> None:
         name = node_name(join.node)
         self._count("join_refused", name)
-        entered = next((each for each in self._tries.get(name, ()) if each.is_entered), None)
+        entered = self._entered(self._tries.get(name, ()))
         if entered is not None and join.replaces is not None:
             self._joins[name] = entered
             self._operator.pause(entered.go_on)

@@ -33,6 +33,11 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
         {"flip_percent": "40", "damage_percent": "0"},
         "two replicas waited for a leader, with holes that the third one had trimmed",
     ),
+    (
+        21002,
+        {"member_changes": "yes"},
+        "the operator had a node come back under the identity whose disk was lost",
+    ),
 )
 
 
