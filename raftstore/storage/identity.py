@@ -287,6 +287,9 @@ def open_or_create(
             is_new = not (directory / MARKER_NAME).exists()
             if is_new:
                 _create(ops, directory, name, random_bytes(16), create_parts)
+            else:
+                # S0.1, S0.7: a killed process may have left a name that no power cut would leave.
+                ops.sync_directory(directory)
             facts = _load(directory / MARKER_NAME, name)
             identity = StoreIdentity(ops, directory, facts, lock, random_bytes(16))
             identity.was_created = is_new

@@ -38,6 +38,11 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
         {"member_changes": "yes"},
         "the operator had a node come back under the identity whose disk was lost",
     ),
+    (
+        21084,
+        {"member_changes": "yes"},
+        "a power cut took back a mark that a killed process had put in the place of the old one",
+    ),
 )
 
 

@@ -267,6 +267,9 @@ class MarkFile:
         if not ops.exists(path):
             raise mark._refusal("is missing")
         with starting(path, "reading the mark"):
+            # A process may have been killed between the renaming of a new mark and the sync of its
+            # name: a power cut would bring the old one back, without the votes given since.
+            ops.sync_directory(path.parent)
             data = ops.read_file(path)
         mark._load(data)
         with starting(path, "opening the mark"):

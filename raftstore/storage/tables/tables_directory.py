@@ -285,8 +285,13 @@ class TablesDirectory:
         """The channels that have a table; what is not their present generation is removed."""
         channels = []
         with starting(self.path, "listing the tables"):
+            # A killed process may have left names that no power cut would leave, and what they
+            # replaced is removed here (S6.4).
+            self._ops.sync_directory(self.path)
             for channel, numbers in generations_in(self.path).items():
                 current = present(self.path, channel, numbers)
+                if current:
+                    self._ops.sync_directory(self.path / Generation(channel, current).name)
                 begun = self._newest_begun(channel, numbers, current)
                 for number in numbers:
                     if number not in (current, begun):

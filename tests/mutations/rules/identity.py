@@ -55,6 +55,14 @@ IDENTITY_RULES: tuple[Mutation, ...] = (
         directed(UNIT + "test_identity.py::test_damaged_marker_is_refused"),
     ),
     mutation(
+        "S0.1-marker-name",
+        "A start believes a marker that a killed process left and no power cut would leave.",
+        Edit("open_or_create", "ops.sync_directory(directory)", "pass"),
+        directed(
+            UNIT + "test_identity.py::test_start_makes_the_marker_durable_before_it_believes_it"
+        ),
+    ),
+    mutation(
         "S0.1-presence",
         "A node goes on writing to files that were removed.",
         Edit(

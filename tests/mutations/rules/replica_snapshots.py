@@ -369,6 +369,19 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         directed(COPIES + "copy_of_an_earlier_life_is_gone_on_with"),
     ),
     mutation(
+        "S6.4-switch-name",
+        "A start removes a table for another one that a power cut would take back.",
+        Edit(
+            "TablesDirectory._channels",
+            "self._ops.sync_directory(self.path / Generation(channel, current).name)",
+            "pass",
+        ),
+        directed(
+            "tests/unit/storage/tables/test_tables_directory.py::"
+            "test_copied_table_counts_durably_before_the_one_it_replaces_is_removed"
+        ),
+    ),
+    mutation(
         "S0.3-damaged-given",
         "A replica gives others a table that it is replacing because it is damaged.",
         Edit("SnapshotSender._refusal", "self._is_damaged(channel)", "False"),

@@ -268,6 +268,15 @@ STORAGE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "S0.3-names-mark",
+        "A start believes a mark that a killed process left and no power cut would leave.",
+        Edit("MarkFile.open", "ops.sync_directory(path.parent)", "pass"),
+        directed(
+            UNIT + "log/test_mark.py::"
+            "test_vote_is_kept_after_a_process_was_killed_while_it_replaced_the_mark"
+        ),
+    ),
+    mutation(
         "S0.3-torn-end",
         "A torn end stays in the log, in front of what is written next.",
         Edit("LogRecovery._cut", "self._ops.truncate(descriptor, cut.offset)", ""),

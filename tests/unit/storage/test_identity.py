@@ -196,6 +196,20 @@ def test_crash_while_joining_leaves_all_or_nothing(tmp_path: Path) -> None:
     store.close(is_clean=True)
 
 
+def test_start_makes_the_marker_durable_before_it_believes_it(tmp_path: Path) -> None:
+    """S0.1, S0.7: a process that was killed while it replaced the marker left a name that a power
+    cut would take back, and the next one belongs to the cluster that it says."""
+    ops = FaultyFiles()
+    open_it(tmp_path, ops=ops).close(is_clean=False)
+    store = open_it(tmp_path, ops=ops)
+    store.record_birth(CLUSTER, MEMBERS)
+    store.close(is_clean=False)
+    ops.calls.clear()
+    open_it(tmp_path, ops=ops).close(is_clean=False)
+    changes = [call for call in ops.calls if call[0] in ("write", "sync", "rename")]
+    assert changes[0] == ("sync", tmp_path.name + "/")
+
+
 def test_files_without_a_marker_are_refused_untouched(tmp_path: Path) -> None:
     """S0.2: a directory that lost its marker does not become a new store."""
     open_it(tmp_path).close(is_clean=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from raftstore.errors import PromisesLostError, StoreIdentityError
 from raftstore.storage.files import FileOps
 from raftstore.storage.log import mark as mark_module
-from raftstore.storage.log.mark import MARK_BYTES, MarkFile, MarkRow
+from raftstore.storage.log.mark import MARK_BYTES, Floor, MarkFile, MarkRow
 from raftstore.storage.log.segment_log import SegmentLog
+from raftstore.testing.sim_files import ProcessEndedError, SimFiles
 from raftstore.types import History, NodeId, Seq, Term, channel_id
 from tests.storage_helpers import (
     ALICE,
@@ -351,3 +353,30 @@ def test_vote_keeps_what_the_mark_lags_behind_in_another_channel(tmp_path: Path)
     }
     assert not log.committer.is_mark_behind()
     log.close()
+
+
+@pytest.mark.parametrize("operations", range(6))
+def test_vote_is_kept_after_a_process_was_killed_while_it_replaced_the_mark(
+    operations: int,
+) -> None:
+    """S0.3, S1.3: the next start makes the name of the new mark durable before it writes there; a
+    power cut would bring the old mark back, and a second vote in one term with it."""
+    place = Path("/disk/mark")
+    ended = 0
+    for seed in range(8):
+        files = SimFiles(random.Random(seed), place.parent)
+        MarkFile.create(files, place, STORE_UUID)
+        mark = MarkFile.open(files, place, STORE_UUID)
+        files.end_after(operations)
+        try:
+            mark.raise_floor(Floor(2, 7), {})
+        except ProcessEndedError:
+            ended += 1
+        files.end_process()
+        mark = MarkFile.open(files, place, STORE_UUID)
+        mark.write({CHANNEL: ROW})
+        mark.sync()
+        files.lose_power()
+        assert MarkFile.open(files, place, STORE_UUID).rows == {CHANNEL: ROW}
+    assert ended in (0, 8)
+    assert ended or operations == 5, "the last operation of replacing it is not tried"

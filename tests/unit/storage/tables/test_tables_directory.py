@@ -12,7 +12,13 @@ import pytest
 from raftstore.config import StorageSettings
 from raftstore.errors import DiskFullError, PersistError, StorageError, StoreIdentityError
 from raftstore.storage.tables import tables_directory
-from raftstore.storage.tables.generations import Generation, generation_of, path_of
+from raftstore.storage.tables.generations import (
+    COMPLETE_NAME,
+    Generation,
+    encode_complete,
+    generation_of,
+    path_of,
+)
 from raftstore.storage.tables.leveldb_database import share_of
 from raftstore.storage.tables.tables_directory import (
     CHANNEL_REBUILD_NAME,
@@ -21,7 +27,7 @@ from raftstore.storage.tables.tables_directory import (
     ask_for_rebuild,
     channels_in,
 )
-from raftstore.types import ChannelId, channel_id
+from raftstore.types import ChannelId, History, Seq, Term, channel_id
 from tests.noting_files import NotingFiles
 from tests.storage_helpers import CHANNEL, OTHER, SMALL, STORE_UUID
 
@@ -93,6 +99,28 @@ def test_new_directory_says_whose_it_is_and_is_durable(tmp_path: Path) -> None:
     assert len((home.path / "raftstore-store.crc").read_bytes()) == 9
     assert opened(home) == []
     assert home.rebuilt == {}
+
+
+def test_copied_table_counts_durably_before_the_one_it_replaces_is_removed(
+    home: TablesDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6.4: a process that was killed while it made the file that switches tables left a name that
+    a power cut would take back."""
+    add(home, CHANNEL)
+    copied = home.path / Generation(CHANNEL, 1).name
+    home.create_channel(copied, 1).close()
+    (copied / COMPLETE_NAME).write_bytes(encode_complete(CHANNEL, History(Term(1), Seq(1))))
+    again = TablesDirectory(home.path.parent, STORE_UUID, SMALL)
+    files = again._ops = NotingFiles()
+    removed: list[Path] = []
+
+    def remove(path: Path) -> None:
+        assert files.changes == ["sync tables/", f"sync {copied.name}/"]
+        removed.append(path)
+
+    monkeypatch.setattr(again, "_remove", remove)
+    assert opened(again) == [CHANNEL]
+    assert removed == [home.path / Generation(CHANNEL, 0).name]
 
 
 def test_databases_are_opened_in_the_order_of_their_channels(home: TablesDirectory) -> None:
@@ -383,7 +411,7 @@ def test_damaged_database_is_put_aside_with_its_reason(home: TablesDirectory) ->
     home._ops = files
     assert opened(home) == [OTHER]
     assert home.rebuilt == {f"channel {CHANNEL.hex()}": "a block is damaged"}
-    assert files.changes == ["make quarantine", "sync tables/"]
+    assert files.changes == ["sync tables/", "make quarantine", "sync tables/"]
     place = aside(home) / f"tables-{CHANNEL.hex()}-0000"
     assert (place / CHANNEL_REBUILD_NAME).read_text() == "a block is damaged"
     assert (place / "CURRENT").exists()
