@@ -95,21 +95,21 @@ class DiskSpace:
             f"{node_name(self._me)}, which has {free} bytes free; it waits for space"
         )
 
-    def claim(self, more_bytes: int) -> bool:
+    def claim(self, more_bytes: int, *, kept_part: int = RESERVE_PART) -> bool:
         """Whether so much may be written now to free space, by trimming and merging: they may use
         of what the second mark keeps free all but this part of it. What is granted counts as used
         until the next look."""
-        if not self.has_room(more_bytes):
+        if not self.has_room(more_bytes, kept_part=kept_part):
             return False
         self._claimed_bytes += more_bytes
         return True
 
-    def has_room(self, more_bytes: int) -> bool:
+    def has_room(self, more_bytes: int, *, kept_part: int = RESERVE_PART) -> bool:
         """Whether ``claim`` would grant so much."""
         free = self.free_bytes
         if not self._bytes_min or free is None:
             return True
-        kept = self._bytes_min // RESERVE_PART // RESERVE_PART
+        kept = self._bytes_min // RESERVE_PART // kept_part
         return free - self._claimed_bytes - more_bytes >= kept
 
     @property

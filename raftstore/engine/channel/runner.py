@@ -72,6 +72,7 @@ from raftstore.engine.channel.read_confirmations import (
     OnRefused,
     ReadConfirmations,
 )
+from raftstore.engine.channel.taken_records import taken
 from raftstore.engine.channel.user_commands import PublishJudge, commands_of
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, METADATA_NAME
@@ -79,7 +80,7 @@ from raftstore.errors import CorruptRecordError, DecodeError, Refusal, RequestEr
 from raftstore.ports.machine import MachineStop
 from raftstore.ports.tables import Answers, Conflicts
 from raftstore.protocol.election import ElectionMessage
-from raftstore.protocol.publish import PayloadRelay, PubMsg, PubReject
+from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.reads import Bounds
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import (
@@ -106,8 +107,6 @@ from raftstore.types import (
     node_name,
 )
 
-WITH_RECORDS = frozenset({StoreRequest, MsgSync, PayloadRelay})
-"""Kinds that fill memory until the disk has their records."""
 TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
 """Events on which a leader may make a record: only these need the wall clock (S10)."""
 NO_BOUNDS = Bounds()
@@ -242,16 +241,15 @@ class ChannelRunner:
         if not admits(self.elector, sender, message, now_ms, self._tell_stale):
             self._pump()
             return
-        if type(message) in WITH_RECORDS and not self._takes_records():
+        found = taken(self.parts.guard, message, is_catalog=self.name == METADATA_NAME)
+        if found is None:
             self._pump()  # S0.4: what is not on the disk is bounded; it is caught up with later
             return
+        message = found
         # S7.3: a leader that has committed nothing in its term yet reports no position.
         if isinstance(message, (StoreRequest, CommitNotice, MsgSync)) and message.commit_seq:
             self.on_position(now_ms)
         self._step(Received(sender, message), now_ms)
-
-    def _takes_records(self) -> bool:
-        return self.parts.guard.takes_records(is_catalog=self.name == METADATA_NAME)
 
     def on_leader_claim(self, leader: NodeId, term: Term, now_ms: int) -> None:
         """A node's leadership list names this channel (S1.8)."""

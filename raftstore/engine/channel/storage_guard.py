@@ -73,6 +73,11 @@ class StorageGuard:
         self._note_log()
         return not self.space.is_exhausted or (is_catalog and self.space.claim(CATALOG_BYTES))
 
+    def takes_beginning(self, more_bytes: int) -> bool:
+        """Whether records are taken that a new leader needs to begin its term, although no others
+        are. Half of what the second mark keeps free stays for what frees space."""
+        return self.refusal(0) is None and self.space.claim(more_bytes, kept_part=2)
+
     def _note_log(self) -> None:
         if self.space.is_near:
             self.space.note_log(self._log.size_bytes())

@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation, mutation
 from tests.mutations.syntax import Edit
 
 SPACE = "tests/unit/engine/channel/test_disk_space.py::test_"
+TAKEN = "tests/unit/engine/channel/test_taken_records.py::test_gap_13_"
 TRIMMED = "tests/unit/engine/retention/test_trimmed_channels.py::test_"
 RECEIVER = "tests/unit/engine/snapshots/test_snapshot_receiver.py::test_"
 LAGS = "tests/unit/engine/peers/test_lag_reports_alone.py::test_"
@@ -46,6 +47,31 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         Edit("StorageGuard.takes_records", "not self.space.is_exhausted", "True"),
         directed(SPACE + "gap_13_followers_without_space_go_on_as_long_as_they_can"),
         worlds(seeds=range(1, 9), full_disk_percent="25", value_bytes="2000"),
+    ),
+    mutation(
+        "GAP-13-beginning",
+        "A leader between two full disks commits nothing of its term, and no read is answered.",
+        Edit("taken", "isinstance(message, (StoreRequest, MsgSync))", "False"),
+        directed(
+            TAKEN + "reads_go_on_when_the_leader_and_a_follower_fill_within_one_look[1]",
+            TAKEN + "reads_go_on_when_the_leader_dies_and_a_full_follower_lacks_the_newest_rows",
+        ),
+    ),
+    mutation(
+        "GAP-13-beginning-alone",
+        "A full follower takes the writes of a new term with its beginning.",
+        Edit("_beginning", "each.term < message.term or each.kind in _OF_LEADERS", "True"),
+        directed(TAKEN + "answer_with_writes_of_the_new_term_is_taken_up_to_them"),
+    ),
+    mutation(
+        "GAP-13-beginning-space",
+        "What new leaders need fills the space that frees space.",
+        Edit(
+            "StorageGuard.takes_beginning",
+            "self.space.claim(more_bytes, kept_part=2)",
+            "self.space.claim(more_bytes)",
+        ),
+        directed(TAKEN + "what_frees_space_keeps_its_half_of_the_second_mark[33554431-False]"),
     ),
     mutation(
         "GAP-13-catalog",
@@ -217,11 +243,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.4-unsynced-follower",
         "What leaders send fills the memory of a follower whose disk hangs.",
-        Edit(
-            "ChannelRunner.on_replication",
-            "type(message) in WITH_RECORDS and not self._takes_records()",
-            "False",
-        ),
+        Edit("taken", "type(message) not in WITH_RECORDS", "True"),
         directed(STALLS + "follower_drops_what_its_disk_does_not_take_and_catches_up"),
     ),
     mutation(
