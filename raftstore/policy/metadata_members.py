@@ -25,6 +25,7 @@ def metadata_target(
     is_up: Callable[[NodeId], bool],
     version: Seq,
     *,
+    hosts: Callable[[], Collection[NodeId]] = tuple,
     domains: Mapping[NodeId, str] = NO_DOMAINS,
 ) -> ChangeTarget | None:
     """Return what the leader is to work towards; None: the members are as they are to be.
@@ -39,7 +40,7 @@ def metadata_target(
     is_founding = config.change == 0 and not numbers
     if is_founding and not any(node in leaving for node in present):
         return None
-    voters = _voters(present, nodes, leaving, is_up, domains)
+    voters = _voters(present, nodes, leaving, is_up, hosts, domains)
     learners = tuple(node for node in nodes if node not in voters)
     is_joint = len(config.voter_sets) > 1
     is_same = set(voters) == set(present) and set(learners) == set(config.learners)
@@ -59,6 +60,7 @@ def _voters(
     nodes: Sequence[NodeId],
     leaving: Collection[NodeId],
     is_up: Callable[[NodeId], bool],
+    hosts: Callable[[], Collection[NodeId]],
     domains: Mapping[NodeId, str],
 ) -> tuple[NodeId, ...]:
     """Return the voters of the next change: at most one comes, and at most one goes (M8)."""
@@ -78,5 +80,9 @@ def _voters(
         )
     if going and len(staying) < wanted and not coming:
         going = []  # nobody is there to take its place
+    if going and not coming and len(present) <= VOTERS_OF_FEW:
+        busy = hosts()
+        going = [node for node in going if node not in busy]
     leaves = going[:1]
-    return (*(node for node in present if node not in leaves), *coming)
+    after = (*(node for node in present if node not in leaves), *coming)
+    return after or tuple(present)  # the last one keeps the catalog wherever it goes

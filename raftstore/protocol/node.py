@@ -45,6 +45,9 @@ class Hello(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """What the node reads beyond the first version (docs/protocol.md); clients report none."""
     failure_domain: FailureDomain = ""
     """What fails together with the node; empty: it did not say."""
+    dialled: str = ""
+    """The node that the dialler means: another one at that address refuses to be taken for it.
+    Empty: it is of a version that does not say."""
 
 
 class Goodbye(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -421,6 +421,10 @@ class Catalog:
         entry = self.changes.get(channel)
         return self.founding_of(channel) if entry is None else tuple(entry.hosts)
 
+    def hosts(self) -> set[NodeId]:
+        """Every node with a replica of a table, or that an open order has begin one."""
+        return {node for channel in self.channels() for node in self.hosts_of(channel)}
+
     def channels_of(self, node: NodeId) -> tuple[ChannelId, ...]:
         """Channels of which the catalog has a node host a replica, by table name and partition."""
         return tuple(channel for channel in self.channels() if node in self.hosts_of(channel))

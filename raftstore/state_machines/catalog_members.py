@@ -50,6 +50,9 @@ class TicketEntry(msgspec.Struct, frozen=True):
     used_by: str = ""
     """Id of the node that joined by it; empty: nobody yet."""
     format: Small31 = MEMBERS_FORMAT
+    is_forced: bool = False
+    """Whatever has become of the replaced node and of others until it is used; judged by the
+    leader that is asked, so older ones need not know it."""
 
 
 class DrainingEntry(msgspec.Struct, frozen=True):

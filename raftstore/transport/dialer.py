@@ -185,7 +185,7 @@ class Dialer:
     def _protocol(self) -> FramedProtocol:
         return FramedProtocol(
             owner=self,
-            hello=self._identity.hello(self._purpose),
+            hello=self._identity.hello(self._purpose, self.peer),
             accepts=TO_DIALLER[self._purpose],
             flushes=self._flushes,
             queue_bytes_max=self._settings.peer_queue_bytes_max,

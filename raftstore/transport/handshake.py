@@ -145,8 +145,8 @@ class Identity:
     level: int = LEVEL
     failure_domain: str = ""
 
-    def hello(self, purpose: Purpose) -> Hello:
-        """First frame of a connection of this node."""
+    def hello(self, purpose: Purpose, dialled: str = "") -> Hello:
+        """First frame of a connection of this node; ``dialled``: the node that it means."""
         return Hello(
             protocol_version=PROTOCOL_VERSION,
             purpose=purpose,
@@ -156,6 +156,7 @@ class Identity:
             advertise=self.advertise,
             level=self.level,
             failure_domain=self.failure_domain,
+            dialled=dialled,
         )
 
 
@@ -217,7 +218,7 @@ def check_acceptor(hello: Hello, identity: Identity, expected: NodeId) -> Refusa
     if refusal is None and hello.cluster_id != identity.cluster_id:
         refusal = _wrong_cluster(hello, identity)
     if refusal is None and hello.node != expected:
-        refusal = _wrong_node(hello, expected)
+        refusal = _wrong_node(hello.node, expected)
     return refusal
 
 
@@ -238,12 +239,15 @@ def _check_peer(hello: Hello, identity: Identity, peers: Iterable[NodeId]) -> Re
             GoodbyeCode.WRONG_NODE,
             f"{identity.node} was dialled by itself; correct the address it is known by",
         )
+    # Before the connection is taken: it would end the one by which that peer means this node.
+    if hello.dialled not in ("", identity.node):
+        return _wrong_node(identity.node, NodeId(hello.dialled))
     known = tuple(peers)
     if hello.node in known:
         return None
     for peer in known:
         if node_name(peer) == node_name(NodeId(hello.node)):
-            return _wrong_node(hello, peer)
+            return _wrong_node(hello.node, peer)
     return Refusal(
         GoodbyeCode.UNKNOWN_NODE,
         f"{hello.node!r} is not a node of this cluster as far as {identity.node} knows; "
@@ -268,15 +272,15 @@ def _wrong_cluster(hello: Hello, identity: Identity) -> Refusal:
     )
 
 
-def _wrong_node(hello: Hello, expected: NodeId) -> Refusal:
-    if node_name(NodeId(hello.node)) == node_name(expected):
+def _wrong_node(node: str, expected: NodeId) -> Refusal:
+    if node_name(NodeId(node)) == node_name(expected):
         return Refusal(
             GoodbyeCode.WRONG_STORE,
-            f"the node is known as {expected}, but this is {hello.node}, another store; "
+            f"the node is known as {expected}, but this is {node}, another store; "
             f"if that one's store is lost, `raftstore cluster replace {node_name(expected)}` "
             "prints a token by which this node takes its place (--join)",
         )
     return Refusal(
         GoodbyeCode.WRONG_NODE,
-        f"expected {expected} at this address, but this is {hello.node!r}; correct the address",
+        f"expected {expected} at this address, but this is {node!r}; correct the address",
     )

@@ -337,6 +337,7 @@ class CatalogController:
             catalog.draining.keys() | catalog.retired.keys(),
             self._watch.is_up,
             Seq(catalog.version),
+            hosts=catalog.hosts,
             domains=catalog.domains(),
         )
         if target != self._members_target:

@@ -133,7 +133,7 @@ class NodeCommands:
             self._fail(client, request.request_id, Refusal(OverloadedError, text))
             return
         expires_ms: TimestampMs = max(0, time_ms + request.lifetime_ms)
-        entry = TicketEntry(request.stored_key, expires_ms, replaced)
+        entry = TicketEntry(request.stored_key, expires_ms, replaced, is_forced=request.is_forced)
         command = add_ticket_command(request.ticket, entry, expired)
         taken = Refusal(SchemaError, "another ticket has this name; make a new token")
         self._propose(client, request, command, now_ms, lambda: taken, gone=self._gone(replaced))
@@ -239,7 +239,42 @@ class NodeCommands:
         if request.level < MEMBERS_LEVEL:
             text = f"{node} is at level {request.level}, {MEMBERS_LEVEL} is needed to join"
             return Refusal(StoreTooOldError, f"{text}; upgrade it")
-        return _why_not_by_ticket(catalog, ticket, node, self._time_ms())
+        refusal = _why_not_by_ticket(catalog, ticket, node, self._time_ms())
+        if refusal is not None or ticket.used_by:
+            return refusal
+        return self._why_not_here(request, ticket) or self._why_not_yet(ticket)
+
+    def _why_not_here(self, request: Join, ticket: TicketEntry) -> Refusal | None:
+        """Two nodes cannot be behind one address: the others would dial the wrong one."""
+        for other, endpoint in self._view.endpoints().items():
+            is_taken = endpoint == request.endpoint and other not in (request.node, ticket.replaces)
+            if is_taken and self._is_up(other):
+                text = (
+                    f"{endpoint} is the address of {node_name(other)}, which is up; give the new "
+                    "node --listen and --advertise of its own"
+                )
+                return Refusal(JoinRefusedError, text)
+        return None
+
+    def _why_not_yet(self, ticket: TicketEntry) -> Refusal | None:
+        """A14 once more: since the token was made the lost node may have come back, or others may
+        have gone. The new node waits until that is over."""
+        replaced = NodeId(ticket.replaces)
+        is_there = replaced and replaced not in self._view.catalog.retired
+        if ticket.is_forced or not is_there or self._why_not_replace(replaced) is None:
+            return None
+        name = node_name(replaced)
+        if self._is_up(replaced):
+            text = (
+                f"{name} is up again, whose place the new node is to take; stop {name} if its "
+                f"store is lost, or make a token with `raftstore cluster replace {name} --force`"
+            )
+        else:
+            text = (
+                f"channels would have no quorum of live replicas without {name}; start other "
+                f"nodes first, or make a token with `raftstore cluster replace {name} --force`"
+            )
+        return Refusal(UnavailableError, text)
 
     # --- leaving ----------------------------------------------------------------------------------
 

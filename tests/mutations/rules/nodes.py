@@ -66,6 +66,32 @@ NODE_RULES: tuple[Mutation, ...] = (
         directed(COMMANDS + "node_that_is_up_is_not_replaced_without_force"),
     ),
     mutation(
+        "M29-later",
+        "A token replaces a node that has come back since, or that others are in need of now.",
+        Edit("NodeCommands._why_not_yet", "not is_there", "True"),
+        directed(
+            COMMANDS + "node_that_is_needed_again_is_not_replaced_by_an_earlier_token",
+        ),
+    ),
+    mutation(
+        "M28-address",
+        "A node joins at the address of another one that is up.",
+        Edit("NodeCommands._why_not_here", "self._is_up(other)", "False"),
+        directed(COMMANDS + "address_of_a_node_that_is_up_is_not_taken_by_another"),
+    ),
+    mutation(
+        "M30-lone",
+        "Nodes that drain and can give their replicas to nobody leave the catalog to one disk.",
+        Edit("_voters", "node not in busy", "True"),
+        directed(MEMBERS + "draining_voter_that_holds_replicas_waits_for_another_one_in_its_place"),
+    ),
+    mutation(
+        "M30-last",
+        "The last voter of the catalog that drains is to leave it to nobody.",
+        Edit("_voters", "after or tuple(present)", "after"),
+        directed(MEMBERS + "last_voter_keeps_the_catalog"),
+    ),
+    mutation(
         "M29-quorum",
         "A node is replaced where its channels lose their quorum by it.",
         Edit("NodeCommands._has_quorum_without", "2 * live > len(voters)", "True"),

@@ -140,6 +140,25 @@ TRANSPORT_RULES: tuple[Mutation, ...] = (
         directed(PEERS + "peer_that_is_not_the_one_we_know_is_refused"),
     ),
     mutation(
+        "S12-dialled",
+        "A connection that is meant for another node ends the one by which that peer means this.",
+        Edit("_check_peer", 'hello.dialled not in ("", identity.node)', "False"),
+        directed(
+            HANDSHAKES + "dialler_that_means_another_node_is_told_who_is_here",
+            MOVED + "node_that_is_dialled_for_another_one_keeps_what_that_peer_has_with_it",
+        ),
+    ),
+    mutation(
+        "S12-means",
+        "A dialler does not say whom it means.",
+        Edit(
+            "Dialer._protocol",
+            "self._identity.hello(self._purpose, self.peer)",
+            "self._identity.hello(self._purpose)",
+        ),
+        directed(MOVED + "dialler_says_whom_it_means"),
+    ),
+    mutation(
         "S12-acceptor-cluster",
         "A node of another cluster gets messages.",
         Edit(

@@ -22,12 +22,15 @@ def target(
     retired: tuple[NodeId, ...] = (),
     away: tuple[NodeId, ...] = (),
     founders: tuple[NodeId, ...] = FOUNDERS,
+    hosting: tuple[NodeId, ...] = (),
 ) -> ChangeTarget | None:
     """With the numbers 11, 12, … for those that joined."""
     numbers = {node: Seq(11 + at) for at, node in enumerate(joined)}
     nodes = [node for node in (*founders, *joined) if node not in retired]
     gone = {*leaving, *retired}
-    return metadata_target(config, nodes, numbers, gone, lambda node: node not in away, Seq(50))
+    return metadata_target(
+        config, nodes, numbers, gone, lambda node: node not in away, Seq(50), hosts=lambda: hosting
+    )
 
 
 def after(found: ChangeTarget) -> ChannelConfig:
@@ -92,6 +95,27 @@ def test_retired_voter_stays_while_nobody_can_take_its_place() -> None:
     found = target(ChannelConfig((FOUNDERS,)), joined=(N4,), retired=(N3,), away=(N4,))
     assert found is not None
     assert set(found.voters) == set(FOUNDERS)
+
+
+def test_draining_voter_that_holds_replicas_waits_for_another_one_in_its_place() -> None:
+    """Two of three that drain, or all, would leave the catalog on one disk; their replicas wait
+    for other nodes, too."""
+    for leaving in (FOUNDERS, (N2, N3), (N3,)):
+        config = settled(ChannelConfig((FOUNDERS,)), leaving=leaving, hosting=FOUNDERS)
+        assert set(config.voters) == set(FOUNDERS)
+    config = settled(ChannelConfig((FOUNDERS,)), leaving=(N2, N3), hosting=(N1, N2))
+    assert set(config.voters) == {N1, N2}
+    config = settled(ChannelConfig((FOUNDERS,)), leaving=(N3,), hosting=FOUNDERS, joined=(N4,))
+    assert set(config.voters) == {N1, N2, N4}
+    five = ChannelConfig((NODES[:5],), change=20, ended=True)
+    config = settled(five, leaving=(N2, N3, N4, N5), founders=NODES[:5], hosting=NODES[:5])
+    assert len(config.voters) == 3
+
+
+def test_last_voter_keeps_the_catalog() -> None:
+    """A cluster without tables may drain all of its nodes."""
+    config = settled(ChannelConfig((FOUNDERS,)), leaving=FOUNDERS)
+    assert len(config.voters) == 1
 
 
 def test_three_voters_become_five_and_three_again() -> None:

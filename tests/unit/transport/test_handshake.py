@@ -66,6 +66,24 @@ def test_acceptor_is_refused_when_it_is_not_who_was_dialled(hello: Hello, code: 
     assert refusal.code == code
 
 
+@pytest.mark.parametrize(
+    ("dialled", "code"),
+    [
+        ("", None),
+        (N1, None),
+        (node_id("n1", b"3" * 16), "wrong_store"),
+        (node_id("n3", b"3" * 16), "wrong_node"),
+    ],
+)
+def test_dialler_that_means_another_node_is_told_who_is_here(
+    dialled: str, code: str | None
+) -> None:
+    """An older one does not say whom it means."""
+    hello = Hello(PROTOCOL_VERSION, Purpose.PEER, CLUSTER, N2, b"boot", dialled=dialled)
+    refusal = check_dialler(hello, ME, (N2,))
+    assert (None if refusal is None else refusal.code) == code
+
+
 def test_m27_retired_node_is_refused_by_that_name_whatever_else_is_known() -> None:
     """Its id never comes back; a stranger is answered that it is one."""
     hello = Hello(PROTOCOL_VERSION, Purpose.PEER, CLUSTER, N2, b"boot")

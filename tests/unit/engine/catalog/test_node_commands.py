@@ -72,6 +72,11 @@ class NodeBench(Bench):
         """A log line."""
         self.told.append((name, fields))
 
+    def set_up(self, nodes: set[NodeId]) -> None:
+        """These nodes are up, and no others."""
+        self.up.clear()
+        self.up |= nodes
+
     def apply(self, payload: bytes) -> bool:
         """Commit and apply a command; whether it was a conflict."""
         self.seq += 1
@@ -353,6 +358,58 @@ def test_node_is_not_replaced_where_a_quorum_would_be_lost(bench: NodeBench) -> 
     assert "1 channels have no quorum of live replicas without n3" in failed.message
     bench.up.add(N2)
     assert isinstance(bench.ticket(replaces="n3"), Done)
+
+
+def _tickets_of_n3(bench: NodeBench, *, is_forced: bool) -> None:
+    table = bench.catalog.tables["orders"] = msgspec.structs.replace(
+        bench.orders, placement=((N1, N2, N3),)
+    )
+    bench.catalog._by_uuid[table.uuid] = table
+    bench.up.discard(N3)
+    assert isinstance(bench.ticket(replaces="n3", is_forced=is_forced), Done)
+
+
+@pytest.mark.parametrize(
+    ("up", "why"),
+    [
+        ({N1, N2, N3}, "n3 is up again"),
+        ({N1}, "no quorum of live replicas without n3"),
+    ],
+)
+def test_node_that_is_needed_again_is_not_replaced_by_an_earlier_token(
+    bench: NodeBench, up: set[NodeId], why: str
+) -> None:
+    """A14: an hour may lie between the token and its use. The new node waits, and goes on."""
+    _tickets_of_n3(bench, is_forced=False)
+    bench.set_up(up)
+    failed = bench.ask(bench.joining(NEW_N3))
+    assert (failed.code, N3 in bench.catalog.retired) == ("unavailable", False)
+    assert why in failed.message
+    bench.set_up({N1, N2})
+    assert isinstance(bench.ask(bench.joining(NEW_N3)), JoinAccepted)
+    bench.set_up(up)
+    assert isinstance(bench.ask(bench.joining(NEW_N3)), JoinAccepted)  # it asks once more
+
+
+def test_forced_token_replaces_whatever_has_happened_since(bench: NodeBench) -> None:
+    """It was asked for with those very words."""
+    _tickets_of_n3(bench, is_forced=True)
+    bench.set_up({N1, N3})
+    assert isinstance(bench.ask(bench.joining(NEW_N3)), JoinAccepted)
+    assert set(bench.catalog.retired) == {N3}
+
+
+def test_address_of_a_node_that_is_up_is_not_taken_by_another(bench: NodeBench) -> None:
+    """Its peers would dial the one for the other. A dead node's address may be used again."""
+    bench.ticket()
+    bench.nodes.on_request(CLIENT, AskJoin(1), 1_000)
+    claim = JoinClaim(CLUSTER, TICKET, N4, "h2:1", 6, bench.take().nonce)
+    request = Join(2, TICKET, N4, "h2:1", 6, join_proof(SECRET, claim), 100)
+    failed = bench.ask(request)
+    assert failed.code == "join_refused"
+    assert "h2:1 is the address of n2, which is up" in failed.message
+    bench.up.discard(N2)
+    assert isinstance(bench.ask(request), JoinAccepted)
 
 
 def test_unknown_node_is_named_with_those_there_are(bench: NodeBench) -> None:
