@@ -27,7 +27,6 @@ class Floors:
             return
         if self._times and at_ms <= self._times[-1]:
             self._seqs[-1] = seq
-            self._times[-1] = max(at_ms, self._times[-1])
             return
         if len(self._times) >= FLOORS_MAX:
             # Every other one of the older half: what is known of long ago is known less exactly.

@@ -169,7 +169,9 @@ def _read(module: str) -> Source | None:
             source.defined[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            variables |= {target.id: None for target in targets if isinstance(target, ast.Name)}
+            inside = [each for target in targets for each in ast.walk(target)]
+            named = [each for each in inside if isinstance(each, ast.Name)]
+            variables |= {each.id: None for each in named if isinstance(each.ctx, ast.Store)}
     source.variables = frozenset(variables)
     return source
 

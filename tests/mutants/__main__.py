@@ -1,6 +1,6 @@
 """Change the program at random and see whether the tests notice.
 
-    python -m tests.mutants [--seed 2026-11-22] [--count 60] [--rooms core engine]
+    python -m tests.mutants [--seed 2026-11-22] [--count 60] [--rooms core engine/catalog]
     python -m tests.mutants --only "raftstore/core/leader.py::Leader.on_timer"
     python -m tests.mutants --only raftstore/core/quorum.py --tests tests/unit/core/test_quorum.py
 
@@ -34,8 +34,8 @@ import pytest
 from tests.mutants import forks
 from tests.mutants.forks import End, Forks, NotPatchableError, Ran
 from tests.mutants.mutator import ROOT, Mutant, mutants_of, source_of
-from tests.mutants.reach import LEFT_OUT, MARKERS, TEST_PLACES, Reach, load
-from tests.mutants.recorder import ROOMS
+from tests.mutants.reach import LEFT_OUT, MARKERS, QUICK, TEST_PLACES, Reach, load
+from tests.mutants.recorder import ROOMS, files_of
 
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
 FIRST_SECONDS = 2.0
@@ -55,13 +55,8 @@ class Verdict:
 
 @cache
 def all_mutants(room: str) -> tuple[Mutant, ...]:
-    """Every mutant of a room."""
-    return tuple(
-        mutant
-        for path in sorted((ROOT / "raftstore" / room).rglob("*.py"))
-        for name in [path.relative_to(ROOT).as_posix()]
-        for mutant in mutants_of(name, source_of(name))
-    )
+    """Every mutant of a room, or of a place in one."""
+    return tuple(mutant for path in files_of(room) for mutant in mutants_of(path, source_of(path)))
 
 
 def chosen_mutants(seed: str, count: int, rooms: list[str], only: list[str]) -> list[Mutant]:
@@ -92,8 +87,18 @@ def known_equivalent() -> dict[str, str]:
 def stale_names(rooms: list[str]) -> list[str]:
     """Mutants judged equivalent that the sources have no more."""
     existing = {mutant.name for room in rooms for mutant in all_mutants(room)}
-    places = tuple(f"raftstore/{room}/" for room in rooms)
+    places = tuple(f"{path}::" for room in rooms for path in files_of(room))
     return [name for name in known_equivalent() if name.startswith(places) and name not in existing]
+
+
+def as_room(text: str) -> str:
+    """A room, or a package or module below ``raftstore`` that is in one."""
+    if text not in ROOMS:
+        reached = {path for room in ROOMS for path in files_of(room)}
+        if not (ROOT / "raftstore" / text).exists() or not reached.issuperset(files_of(text)):
+            message = f"{text!r} is none of {', '.join(ROOMS)}, and no package or module in them"
+            raise argparse.ArgumentTypeError(message)
+    return text
 
 
 def try_one(runner: Forks, reach: Reach | None, mutant: Mutant, seconds_max: float) -> Verdict:
@@ -140,8 +145,11 @@ def as_diff(mutant: Mutant) -> str:
 class Campaign:
     """One run over the mutants of a seed."""
 
-    def __init__(self, mutants: list[Mutant], reach: Reach | None, seconds_max: float) -> None:
+    def __init__(
+        self, mutants: list[Mutant], rooms: list[str], reach: Reach | None, seconds_max: float
+    ) -> None:
         self._mutants = mutants
+        self._rooms = rooms
         self._reach = reach
         self._seconds_max = seconds_max
         self._equivalent = known_equivalent()
@@ -153,9 +161,10 @@ class Campaign:
             ran = runner.run(None, runner.tests, FIRST_SECONDS)
             if ran.end is not End.PASSED:
                 raise click.ClickException(f"the tests fail without any mutant: {ran.detail}")
+        rooms = {path: room for room in self._rooms for path in files_of(room)}
         for mutant in self._mutants:
             verdict = self._judge(runner, mutant)
-            room = mutant.path.split("/")[1]
+            room = rooms[mutant.path]
             self.counts.setdefault(room, Counter())[verdict] += 1
 
     def _judge(self, runner: Forks, mutant: Mutant) -> str:
@@ -179,7 +188,7 @@ class Campaign:
         for room, counts in [*self.counts.items(), ("all", total)]:
             total.update(counts if room != "all" else {})
             click.echo(
-                f"{room:10} {counts['noticed']:4} noticed, {counts['unnoticed']:3} not, "
+                f"{room:24} {counts['noticed']:4} noticed, {counts['unnoticed']:3} not, "
                 f"{counts['equivalent']:3} equivalent, {counts['not tried']:2} not tried: "
                 f"{_percent(counts):.1f} %"
             )
@@ -197,11 +206,12 @@ def main() -> int:
     today = dt.datetime.now(dt.UTC).date().isoformat()
     parser.add_argument("--seed", default=today, help="which mutants (default: the date)")
     parser.add_argument("--count", type=int, default=60, help="how many")
-    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
+    parser.add_argument("--rooms", nargs="+", type=as_room, default=list(ROOMS))
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="begins of names")
     parser.add_argument(
         "--tests", nargs="+", metavar="FILE", help="only these, whatever they reach"
     )
+    parser.add_argument("--quick", action="store_true", help="without the slow tests")
     parser.add_argument("--list", action="store_true", help="name them and end")
     parser.add_argument("--record", action="store_true", help="record again what reaches what")
     parser.add_argument("--seconds-max", type=float, default=60.0, help="of tests per mutant")
@@ -213,14 +223,15 @@ def main() -> int:
         return 0
     for name in stale_names(arguments.rooms):
         click.echo(f"judged equivalent, and there is no such mutant any more: {name}")
-    reach = None if arguments.tests else load(anew=arguments.record)
+    markers = QUICK if arguments.quick else MARKERS
+    reach = None if arguments.tests else load(markers, anew=arguments.record)
     click.echo(f"seed {arguments.seed}: {len(mutants)} mutants")
     forks.register_profile()
     os.environ["RAFTSTORE_TEST_PROFILE"] = forks.PROFILE
     forks.import_rooms(arguments.rooms)
-    campaign = Campaign(mutants, reach, arguments.seconds_max)
+    campaign = Campaign(mutants, arguments.rooms, reach, arguments.seconds_max)
     ignored = [f"--ignore={place}" for place in LEFT_OUT]
-    options = ["-q", "-s", "--no-header", "--tb=line", "-pno:cacheprovider", "-m", MARKERS]
+    options = ["-q", "-s", "--no-header", "--tb=line", "-pno:cacheprovider", "-m", markers]
     options += ["--override-ini=addopts=--strict-markers --import-mode=importlib"]
     # Imported before pytest could rewrite them.
     options += ["-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"]

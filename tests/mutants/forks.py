@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.mutants.mutator import ROOT, Mutant, source_of
+from tests.mutants.recorder import files_of
 
 PROFILE = "mutants"
 FAILED, PASSED, BROKEN = 1, 0, 70
@@ -224,8 +225,8 @@ def _code_in(code: CodeType, name: str, first_line: int) -> CodeType | None:
 def import_rooms(rooms: Sequence[str]) -> None:
     """So that all their functions are there to be patched."""
     for room in rooms:
-        for path in sorted((ROOT / "raftstore" / room).rglob("*.py")):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in files_of(room):
+            name = path.removesuffix(".py").replace("/", ".")
             importlib.import_module(name.removesuffix(".__init__"))
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants.mutator import ROOT, Mutant, source_of
-from tests.mutants.recorder import ROOMS
+from tests.mutants.recorder import ROOMS, files_of
 
 PLACES = ("unit", "contract", "design", "integration", "jepsen", "model", "scripts", "simulation")
 TEST_PLACES = tuple(f"tests/{place}" for place in (*PLACES, "stateful", "cli/test_log.py"))
@@ -29,7 +29,9 @@ TEST_PLACES = tuple(f"tests/{place}" for place in (*PLACES, "stateful", "cli/tes
 as text would notice everything: they are no part."""
 LEFT_OUT = tuple(f"tests/unit/{room}" for room in ("spark", "demo", "benchmarks"))
 MARKERS = "not cluster and not spark"
-RECORD = ROOT / ".mutants" / "reach.json"
+QUICK = f"{MARKERS} and not slow"
+FOLDER = ROOT / ".mutants"
+RECORDS = {MARKERS: FOLDER / "reach.json", QUICK: FOLDER / "quick.json"}
 
 
 class Reach:
@@ -85,19 +87,20 @@ def _lines_of_function(source: str, name: str) -> range:
     return range(node.body[0].lineno, node.end_lineno + 1)
 
 
-def load(*, anew: bool = False) -> Reach:
-    """The record, after whatever is missing in it was recorded."""
+def load(markers: str = MARKERS, *, anew: bool = False) -> Reach:
+    """The record of these tests, after whatever is missing in it was recorded."""
+    path = RECORDS[markers]
     record: dict[str, Any] = {"tests": [], "seconds": [], "lines": {}, "sources": {}, "files": {}}
-    if RECORD.exists() and not anew:
-        record = json.loads(RECORD.read_text(encoding="utf-8"))
+    if path.exists() and not anew:
+        record = json.loads(path.read_text(encoding="utf-8"))
     files = {file: _digest(ROOT / file) for file in _test_files()}
     changed = [file for file, digest in files.items() if record["files"].get(file) != digest]
     if changed:
         # Lines are reported as they are now, so what was recorded before is reported so, too.
-        record = _merged(_moved(record), _recorded(changed), set(changed), set(files))
+        record = _merged(_moved(record), _recorded(changed, markers), set(changed), set(files))
         record["files"] = files
-        RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps(record), encoding="utf-8")
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text(json.dumps(record), encoding="utf-8")
     return Reach(record)
 
 
@@ -114,7 +117,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _recorded(files: Sequence[str]) -> dict[str, Any]:
+def _recorded(files: Sequence[str], markers: str) -> dict[str, Any]:
     """Run these files once; what fails is left out later, for it cannot notice anything."""
     with tempfile.TemporaryDirectory() as base:
         target = Path(base) / "reach.json"
@@ -122,7 +125,7 @@ def _recorded(files: Sequence[str]) -> dict[str, Any]:
         command += ["-p", "tests.mutants.recorder", "--record-reach", str(target)]
         environment = {**os.environ, "RAFTSTORE_TEST_PROFILE": "quick"}
         subprocess.run(
-            [*command, "-m", MARKERS, *files], cwd=ROOT, env=environment, check=False, timeout=3_600
+            [*command, "-m", markers, *files], cwd=ROOT, env=environment, check=False, timeout=3_600
         )
         recorded: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
         return recorded
@@ -130,12 +133,7 @@ def _recorded(files: Sequence[str]) -> dict[str, Any]:
 
 def sources_now() -> dict[str, str]:
     """Text of every file of the rooms."""
-    return {
-        name: source_of(name)
-        for room in ROOMS
-        for path in sorted((ROOT / "raftstore" / room).rglob("*.py"))
-        for name in [path.relative_to(ROOT).as_posix()]
-    }
+    return {path: source_of(path) for room in ROOMS for path in files_of(room)}
 
 
 def _moved(record: dict[str, Any]) -> dict[str, Any]:

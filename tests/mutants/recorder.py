@@ -19,7 +19,27 @@ import pytest
 
 from tests.mutants.mutator import ROOT
 
-ROOMS = ("core", "election", "storage", "state_machines", "engine")
+ROOMS = {
+    **{
+        room: (room,)
+        for room in (
+            *("core", "election", "storage", "state_machines", "engine", "policy", "protocol"),
+            *("client", "backup", "audit", "http", "node"),
+        )
+    },
+    "machines": ("machine.py", "record_machine.py", "machine_lint", "recipes"),
+}
+"""Mutated rooms, each with its places below ``raftstore``."""
+
+
+def files_of(room: str) -> list[str]:
+    """Files of a room, or of a package or module below ``raftstore``, from the checkout's top."""
+    files: list[Path] = []
+    for place in ROOMS.get(room, (room,)):
+        path = ROOT / "raftstore" / place
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return [path.relative_to(ROOT).as_posix() for path in files]
+
 
 _seconds: dict[str, float] = {}
 _failed: set[str] = set()
@@ -39,7 +59,7 @@ def pytest_configure() -> None:
     recording = coverage.Coverage(
         data_file=None,
         config_file=False,
-        include=[str(ROOT / "raftstore" / room / "*") for room in ROOMS],
+        include=[str(ROOT / path) for room in ROOMS for path in files_of(room)],
     )
     recording.start()
     _recording.append(recording)

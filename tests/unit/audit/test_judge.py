@@ -105,6 +105,10 @@ def test_read_is_too_old_when_it_lacks_what_was_known_before_the_age_it_stated()
     assert bench.read(100 + 302 * 1.01, 19, **stated) == []
     assert bench.read(405.1, 19, **stated) == [FindingKind.TOO_OLD]
     assert bench.read(405.1, 20, 20, **stated) == []
+    [finding] = bench.found
+    assert finding.text == (
+        "a read stated an age of 300 ms as of seq 19, and 20 was committed longer ago"
+    )
 
 
 @pytest.mark.parametrize(
@@ -272,6 +276,30 @@ def test_memory_of_a_key_is_bounded() -> None:
     assert len(row._spans) == SPANS_MAX
     assert len(row.operations) == OPERATIONS_MAX
     assert bench.read(1_000, 300, 196) == [FindingKind.LOST_WRITE]  # the last was at 198
+
+
+def test_position_that_comes_late_counts_from_the_newest_moment_on() -> None:
+    """N7: also a second one of the same moment; what was known before it stays as it was."""
+    judge = Judge(keys_max=1)
+    for at_ms, seq in ((10, 1), (20, 2), (20, 3), (15, 4), (30, 4)):
+        judge.committed(CHANNEL, NAME, at_ms, seq)
+    floors = judge._channels[CHANNEL].floors
+    assert [floors.before(at_ms) for at_ms in (10, 11, 20, 21, 99)] == [0, 1, 1, 4, 4]
+
+
+def test_finding_says_in_words_who_saw_what_of_the_row() -> None:
+    """N7: it is read by people."""
+    bench = Bench()
+    bench.put(0, 20)
+    bench.read(2, 20)
+    bench.read(4, 31, 30, b"one", node="n1")
+    bench.read(6, 32, 30, b"other", node="n2", action=Action.CHECK)
+    one, other = (hash_of_row(row).hex()[:8] for row in (b"one", b"other"))
+    assert [finding.text.removeprefix(f"key {KEY.hex()}: ") for finding in bench.found] == [
+        "it was absent as of seq 20, and a put was acknowledged at seq 20",
+        f"a check as of seq 32 by n2 showed the row {other} of 30, and "
+        f"a read as of seq 31 by n1 showed the row {one} of 30",
+    ]
 
 
 def test_floors_of_long_ago_are_thinned_and_stay_true() -> None:

@@ -217,6 +217,29 @@ def test_parts_of_a_request_for_many_channels_are_judged_by_themselves() -> None
     assert bench.answer(late) == ["stale_read"]
     assert bench.audit.status(())["violations"] == 2  # of two keys; one event
     assert bench.answer(late) == []
+    assert bench.audit._asked == {}
+
+
+def test_part_that_is_not_judged_hides_none_behind_it() -> None:
+    """N7: one of a table below fsync, of a channel that is not here, or that was refused."""
+    bench = Bench()
+    bench.committed[FIRST] = 10
+    strange = channel_id(b"x" * 16, 0)
+    parts = tuple(ChannelKeys(channel, (b"a",)) for channel in (SAVED, strange, SECOND, FIRST))
+    bench.ask(GetMany(3, parts, "linearizable", None, 100))
+    refused = tuple(RefusedKeys(number, "unavailable", "not now") for number in range(3))
+    found = (FoundKeys(3, (None,), (Seq(0),), served(9)),)
+    assert bench.answer(GetManyAnswer(3, found, refused)) == ["stale_read"]
+    assert bench.audit._asked == {}
+
+
+def test_answer_to_a_request_of_which_nothing_is_watched_is_passed_over() -> None:
+    """N7: while others are under way."""
+    bench = Bench()
+    bench.ask(get(1))
+    assert bench.answer(GetManyAnswer(3, (FoundKeys(0, (None,), (Seq(0),), served(9)),))) == []
+    assert bench.answer(answer(4, 9)) == []
+    assert list(bench.audit._asked) == [(CLIENT, 1)]
 
 
 def test_what_is_not_judged() -> None:
@@ -239,6 +262,7 @@ def test_request_that_is_refused_or_whose_client_is_gone_is_forgotten() -> None:
     bench.ask(get(2))
     bench.ask(get(1), client=CLIENT + 1)
     assert bench.answer(Failed(1, "unavailable", "not now")) == []
+    assert list(bench.audit._asked) == [(CLIENT, 2), (CLIENT + 1, 1)]
     bench.audit.client_gone(CLIENT)
     assert list(bench.audit._asked) == [(CLIENT + 1, 1)]
 
@@ -278,22 +302,26 @@ def test_none_are_watched_where_it_is_switched_off() -> None:
 
 def test_other_keys_are_watched_after_a_while() -> None:
     """N7: rotate_ms."""
-    bench = Bench(AuditSettings(keys_per_million=20_000, rotate_ms=60_000))
+    bench = Bench(AuditSettings(keys_per_million=20_000, keys_max=2, rotate_ms=60_000))
     keys = [b"key %d" % number for number in range(1_000)]
 
     def watched() -> set[bytes]:
         return {key for key in keys if bench.audit._sample.has(key)}
 
     first = watched()
-    some, *_ = first
-    for _ in range(2):
-        bench.ask(get(1, keys=(some,)))
+    some, more, *_ = first
+    for key in (some, more, some):
+        bench.ask(get(1, keys=(key,)))
         bench.answer(answer(1, 10, 4))
         assert watched() == first
     bench.now_ms += 60_000
     bench.ask(get(1, keys=(some,)))
     bench.answer(answer(1, 10, 4))
     assert watched() != first
+    other = next(key for key in keys if key in watched())
+    bench.ask(get(1, keys=(other,)))
+    bench.answer(answer(1, 10, 4))
+    assert bench.audit.status(())["dropped"] == 0  # those before make room
 
 
 def test_many_findings_are_one_event_and_all_are_counted() -> None:

@@ -21,6 +21,7 @@ from raftstore.record_machine import (
     RecordMachine,
     RecordView,
     Row,
+    is_expired,
 )
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.registry import REGISTERED, MachinePlace, make_machine
@@ -179,3 +180,9 @@ def test_applying_asks_for_no_kind_of_record() -> None:
     feed = PACKAGE / "engine" / "channel" / "apply_feed.py"
     for file in (*files, feed):
         assert "RecordKind." not in file.read_text(), f"{file}: a special case for one kind"
+
+
+def test_row_ends_at_its_time_and_one_without_a_time_never() -> None:
+    """0 is no time; the bytes of a row are those of its key and value."""
+    assert [is_expired(at_ms, 5) for at_ms in (0, 1, 4, 5, 6)] == [False, True, True, True, False]
+    assert Row(b"key", b"value", Seq(1)).size == 8

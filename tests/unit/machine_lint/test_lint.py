@@ -67,9 +67,12 @@ PLANTED = [
     ("names = [n for n in frozenset(command)]", "", "the order of the set"),
     ("names = set(command); first = next(iter(names))", "", "the order of the set `names`"),
     ("names = set(command); first = names.pop()", "", "the order of the set `names`"),
+    ("names: set[str] = command; first = next(iter(names))", "", "the order of the set `names`"),
+    ("names = [*set(command).union('a')]", "", "the order of the set `set(command).union('a')`"),
     ("text = ','.join(set(command) | {1})", "", "the order of the set `set(command) | {1}`"),
     ("global LAST; LAST = command", "", "changes the variable LAST of the module"),
     ("SEEN[command] = 1", "SEEN = {}", "changes the variable SEEN of the module"),
+    ("SEEN[command] = 1", "KNOWN, SEEN = {}, {}", "changes the variable SEEN of the module"),
     ("SEEN.append(command)", "SEEN = []", "changes the variable SEEN of the module"),
     ("self.total = 1", "", "`self.total` is kept in the object"),
     ("self.totals[command] = 1", "", "`self.totals[command]` is kept in the object"),
@@ -114,7 +117,7 @@ ALLOWED = [
     ("name = uuid.UUID(int=3)", "import uuid"),
     ("when = datetime.fromtimestamp(context.time_ms)", "from datetime import datetime"),
     ("path = os.path.join('a', 'b')", "import os"),
-    ("size = LIMITS['a']", "LIMITS = {'a': 1}"),
+    ("size = LIMITS['a']", "LIMITS = {'a': 1}; LIMITS['b'] = 2"),
 ]
 
 
@@ -162,21 +165,60 @@ def test_functions_that_a_machine_uses_are_read_too(folder: Path) -> None:
     assert [finding.line for finding in found] == [3]
 
 
-def test_base_classes_are_read_too(folder: Path) -> None:
-    """A machine is all that it inherits."""
-    base = f"import random\n{HEAD}{CLASS.format(base='StateMachine')}"
-    base = base.replace("class Machine", "class Base") + "        return random.random()\n"
-    found = linted(folder, f"{base}class Machine(Base):\n    version = 2\n")
+def test_name_that_is_no_module_leads_into_none(folder: Path) -> None:
+    """A variable may be called like a file beside the machine."""
+    helper = "import time\ndef now(): return time.time()\n"
+    (folder / "command.py").write_text(helper, encoding="utf-8")
+    assert linted(folder, in_apply("at = command.now()")) == []
+    assert len(linted(folder, in_apply("at = clock.now()", "import command as clock"))) == 1
+
+
+def test_modules_that_use_each_other_are_read_once(folder: Path) -> None:
+    """And the reading comes to an end."""
+    for name, other in (("even", "odd"), ("odd", "even")):
+        code = (
+            f"import {other}_of_mine\ndef {name}(n): return open(n) or {other}_of_mine.{other}(n)\n"
+        )
+        (folder / f"{name}_of_mine.py").write_text(code, encoding="utf-8")
+    assert len(linted(folder, in_apply("at = even(1)", "from even_of_mine import even"))) == 2
+
+
+@pytest.mark.parametrize("bases", ["Base", "raftstore.StateMachine, Base"])
+def test_base_classes_are_read_too(folder: Path, bases: str) -> None:
+    """A machine is all that it inherits, behind our own classes, too."""
+    own = "raftstore.StateMachine" if bases == "Base" else "object"
+    base = f"import random\n{HEAD}class Base({own}):\n"
+    base += "    def apply(self, command, context):\n        return random.random()\n"
+    found = linted(folder, f"{base}class Machine({bases}):\n    version = 2\n")
     assert [finding.line for finding in found] == [base.count("\n")]
 
 
-def test_a_class_without_a_file_is_reported_as_not_checked() -> None:
+def test_class_that_is_defined_again_is_read_as_it_is_now(folder: Path) -> None:
+    """As Python does."""
+    first, again = in_apply("at = open('file')"), in_apply("pass")
+    assert linted(folder, first + again) == []
+    assert len(linted(folder, again + first)) == 1
+
+
+def test_what_init_sets_up_is_no_state_and_what_apply_changes_there_is(folder: Path) -> None:
+    """Attributes of a configuration never change."""
+    begins = "    def __init__(self):\n        self.total = 0\n"
+    text = in_apply("self.total = command").replace("    def apply", f"{begins}    def apply")
+    assert [finding.line for finding in linted(folder, text)] == [text.count("\n") - 1]
+
+
+def test_a_class_without_a_file_is_reported_as_not_checked(folder: Path) -> None:
     """Silence would look like a clean bill."""
     made: type[raftstore.StateMachine] = type(
         "Made", (raftstore.StateMachine,), {"apply": lambda *_: b"", "__module__": "nowhere"}
     )
     (finding,) = lint_machine(made)
     assert "cannot be read, so it is not checked" in finding.what
+    text = in_apply("at = open('file')")
+    linted(folder, text)
+    base = sys.modules["linted_machine"].Machine
+    found = lint_machine(type("Made", (base,), {"__module__": "nowhere"}))
+    assert [each.line for each in found] == [text.count("\n") - 1, 0]  # the others are checked
 
 
 @pytest.mark.parametrize("name", raftstore.recipes.__all__)

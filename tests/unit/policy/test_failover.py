@@ -72,7 +72,8 @@ def test_reads_before_the_election_are_not_the_new_leaders() -> None:
 def test_second_suspicion_changes_nothing_unless_the_leader_was_heard_between() -> None:
     """The first sign counts; after a false alarm the next failover is timed by its own signs."""
     tracker = suspected()
-    tracker.on_suspect(CHANNEL, OLD, LOST, heard_ms=1_000, now_ms=1_320)
+    for heard_ms in (None, 1_000, 1_300):  # the last one at the moment of the first sign
+        tracker.on_suspect(CHANNEL, OLD, LOST, heard_ms=heard_ms, now_ms=1_320)
     tracker.on_elected(CHANNEL, Term(2), 1_340)
     tracker.on_write(CHANNEL, 1_350)
     record = tracker.on_read(CHANNEL, 1_350)

@@ -189,9 +189,10 @@ def test_a_node_that_has_no_replica_does_not_keep_the_others_busy() -> None:
 def test_the_most_unequal_nodes_come_first() -> None:
     """The first move is worth most."""
     one, two, three = NODES[:3]
-    plan = plan_moves(led_by([one] * 12 + [two] * 9 + [three] * 0), NODES[:3])
-    assert plan.moves[0].source == one
-    assert plan.moves[0].target == three
+    plan = plan_moves(led_by([two] * 9 + [one] * 12 + [three] * 0), NODES[:3])
+    assert [(move.source, move.target) for move in plan.moves] == [(one, three)] * 5 + [
+        (two, three)
+    ] * 2
 
 
 @given(clusters(), st.sampled_from(NODES[:5]))
@@ -262,6 +263,17 @@ def test_leaders_that_cannot_be_even_are_spread_over_failure_domains() -> None:
     assert {racks[each.leader] for each in done(channels, plan.moves)} == {"a", "b"}
     assert not plan.is_uneven  # that alone is not worth a moment without a leader
     assert plan_moves(channels, NODES[:4]).moves == ()
+
+
+def test_a_failure_domain_is_reached_through_a_node_whose_own_number_stays() -> None:
+    """Rack b leads one of four with four of six nodes, and shares no channel with rack a."""
+    one, two, three = NODES[:3]
+    racks = dict(zip(NODES[:6], "acbbbb", strict=True))
+    channels = [LedChannel(channel(n), one, (one, two)) for n in range(2)]
+    channels += [LedChannel(channel(2), two, (two, three)), LedChannel(channel(3), three, (three,))]
+    plan = plan_moves(channels, NODES[:6], (), racks)
+    assert {(move.source, move.target) for move in plan.moves} == {(one, two), (two, three)}
+    assert (plan.after[one], plan.after[two], plan.after[three]) == (1, 1, 2)
 
 
 def test_first_node_of_a_placement_leads_only_where_domains_stay_as_near_to_their_shares() -> None:

@@ -55,6 +55,8 @@ def test_learners_stay_and_their_nodes_are_not_free() -> None:
     [order] = planned(one, to=3)
     assert order == CountChange(channel(1), (N1, N2, N4), (N3,))
     assert planned(one, to=3, takers=(N1, N2, N3)) == []
+    elsewhere = HostedChannel(channel(9), (N4,), has_order=True)
+    assert planned(one, elsewhere, to=3, takers=(N1, N2, N3)) == []  # N4 takes nothing
 
 
 def test_replica_comes_to_a_failure_domain_that_has_none() -> None:

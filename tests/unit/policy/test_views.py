@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from raftstore.policy.views import nodes_by_id, readiness, route_of
+from raftstore.policy.views import knows_replicas, nodes_by_id, readiness, route_of
 from raftstore.protocol.admin import ChannelView, ClusterViewAnswer, NodeView, ReplicaHint
 from raftstore.protocol.reads import Bounds
 from raftstore.types import Level, NodeId, Seq, Term, channel_id
@@ -143,3 +143,17 @@ def test_n9_time_bounds_hold_where_a_read_would_have_them_proven(
     known = nodes_by_id(view(*nodes))
     assert route_of(seen, known, Level.BOUNDED, Bounds(None, 100)).nodes == asked
     assert C in route_of(seen, nodes_by_id(view(*UP)), Level.BOUNDED, Bounds(None, 2_500)).nodes
+
+
+def test_view_knows_the_replicas_once_it_has_a_leader_and_a_lag_of_each_node_that_is_up() -> None:
+    """A node that was started a moment ago knows nothing of others yet; of those that are down
+    nobody does."""
+    without_e = (node(C), node(D), node(E, "down"))
+    assert knows_replicas(view(*without_e))
+    assert not knows_replicas(view(*UP))  # E has no lag
+    assert not knows_replicas(view(*without_e, leader=None))
+    assert not knows_replicas(view(node(C), node(D), node(E, "unknown")))
+    e_leads = view(*UP, leader=E)
+    assert knows_replicas(e_leads)  # nobody reports how far a leader is behind itself
+    both = msgspec.structs.replace(e_leads, channels=(*view(*UP).channels, *e_leads.channels))
+    assert not knows_replicas(both)

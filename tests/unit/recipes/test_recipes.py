@@ -23,8 +23,9 @@ def test_a_counter_adds_up_by_key() -> None:
     assert counter.query("a") == 2
     assert counter.query("c") == 0
     with pytest.raises(raftstore.RejectedError, match="the total would be"):
-        counter.command("a", 2**63 - 1)
+        counter.command("a", 2**63 - 2)
     assert counter.query("a") == 2
+    assert counter.command("a", 2**63 - 3) == 2**63 - 1
 
 
 @pytest.mark.parametrize("name", recipes.__all__)
@@ -42,6 +43,25 @@ def test_a_name_that_cannot_be_a_key_is_rejected(name: str) -> None:
     for key in (b"", b"k" * 513):
         with pytest.raises(raftstore.RejectedError, match="allowed are 1 to 512"):
             LocalMachine(machine).command(key, value)
+
+
+def test_a_name_may_be_as_long_as_is_said() -> None:
+    """512 bytes."""
+    assert LocalMachine(recipes.Counter).command(b"k" * 512, 1) == 1
+
+
+def test_an_election_has_so_many_candidates_and_those_that_stand_may_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row has an end; who gives up makes room."""
+    monkeypatch.setattr("raftstore.recipes.election.CANDIDATES_MAX", 2)
+    race = LocalMachine(recipes.Election)
+    for name in ("a", "b", "a"):
+        race.command("e", Campaign(name, 60_000))
+    with pytest.raises(raftstore.RejectedError, match="there are 2 candidates already"):
+        race.command("e", Campaign("c", 60_000))
+    race.command("e", Resign("a"))
+    assert race.command("e", Campaign("c", 60_000)).leader == "b"
 
 
 def test_a_lock_is_held_by_one_until_its_lease_is_over() -> None:

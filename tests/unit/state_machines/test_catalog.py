@@ -14,12 +14,21 @@ from raftstore.state_machines.catalog import (
     NodeEntry,
     TableEntry,
     create_table_command,
+    created_format,
     drop_table_command,
     edit_table_command,
     edited_format,
     register_node_command,
 )
-from raftstore.state_machines.catalog_entries import EDITED_FORMAT, MEMBERS_FORMAT
+from raftstore.state_machines.catalog_entries import (
+    DURABILITY_FORMAT,
+    EDITED_FORMAT,
+    FIRST_FORMAT,
+    MACHINE_FORMAT,
+    MEMBERS_FORMAT,
+    SETTINGS_FORMAT,
+    decode_entry,
+)
 from raftstore.types import NodeId, RecordKind, Seq, channel_id, node_id
 from tests.unit.state_machines.catalog_rows import CatalogRows
 
@@ -372,6 +381,54 @@ def test_request_to_create_a_table_means_the_one_whose_number_was_edited() -> No
     edited = msgspec.structs.replace(whole, replicas=3, was_edited=True, is_resizing=True)
     assert edited.same_definition(asked)
     assert not msgspec.structs.replace(whole, replicas=3).same_definition(asked)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replicas": 2, "placement": ((N1, N2), (N2, N3))},
+        {"max_lag": 7},
+        {"settings": TableSettings(ttl_ms=9)},
+        {"schema_json": "{}"},
+        {"partitions": 1},
+    ],
+)
+def test_table_that_was_not_edited_is_the_same_only_as_it_was_asked_for(
+    changes: dict[str, object],
+) -> None:
+    """What operators may change counts for an edited one no more; its columns do, but for those
+    that were appended.
+    """
+    whole, other = table(), table(**changes)
+    assert not whole.same_definition(other)
+    assert not other.same_definition(whole)
+    edited = msgspec.structs.replace(whole, was_edited=True)
+    is_operators = not {"schema_json", "partitions"}.intersection(changes)
+    assert edited.same_definition(other) is is_operators
+    assert other.same_definition(edited) is is_operators
+
+
+@pytest.mark.parametrize(
+    ("changes", "number"),
+    [
+        ({}, FIRST_FORMAT),
+        ({"settings": TableSettings(ttl_ms=9)}, SETTINGS_FORMAT),
+        ({"durability": "memory"}, DURABILITY_FORMAT),
+        ({"settings": TableSettings(restoring="0a" * 16)}, DURABILITY_FORMAT),
+        ({"replicas": 2}, MEMBERS_FORMAT),
+        ({"is_resizing": True, "durability": "memory"}, MEMBERS_FORMAT),
+        ({"machine": "orders:Orders", "replicas": 2}, MACHINE_FORMAT),
+    ],
+)
+def test_command_has_the_lowest_format_that_can_say_it_and_is_read(
+    changes: dict[str, object], number: int
+) -> None:
+    """Nodes of an older version refuse what they cannot keep, and only that (S0.8)."""
+    entry = table(**changes)
+    assert created_format(entry) == number
+    assert CatalogRows().apply(create_table_command(entry)).conflict_seq is None
+    stored = msgspec.msgpack.encode(msgspec.structs.replace(entry, format=number))
+    assert decode_entry(stored, TableEntry).format == number
 
 
 def test_node_that_an_older_version_entered_has_no_failure_domain() -> None:

@@ -182,7 +182,8 @@ def test_ticket_is_entered_once_and_expired_ones_are_forgotten(store: Store) -> 
     store.join(N4)
     store.ticket(OTHER)
     third = b"3" * 16
-    early = add_ticket_command(third, another, forget=(TICKET, OTHER))
+    unknown = b"9" * 16
+    early = add_ticket_command(third, another, forget=(unknown, third, TICKET, OTHER))
     assert store.command(early) is None
     assert set(store.catalog.tickets) == {TICKET, OTHER, third}, "not expired yet"
     store.now_ms += HOUR_MS

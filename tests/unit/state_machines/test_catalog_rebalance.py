@@ -102,6 +102,7 @@ def test_state_of_a_move_goes_forward_only_from_the_state_that_was_seen() -> Non
     assert rows.step(MoveState.NOT_STARTED, first, change=7) is None
     assert rows.step(MoveState.NOT_STARTED, second) is not None
     assert rows.step(first, MoveState.NOT_STARTED) is not None
+    assert rows.step(first, MoveState.NOT_STARTED, ends_as=MoveState.FAILED) is not None
     assert rows.step(first, first) is not None
     assert rows.step(first, second, number=Seq(1)) is not None
     assert rows.step(first, second) is None

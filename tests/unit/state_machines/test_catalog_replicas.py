@@ -29,10 +29,12 @@ from raftstore.state_machines.catalog_replicas import (
     change_replicas_command,
     order_problem,
     report_config_command,
+    rows_problem,
 )
 from raftstore.types import (
     ChannelConfig,
     ChannelId,
+    MemberRole,
     NodeId,
     ReplicaNumber,
     Seq,
@@ -347,3 +349,11 @@ def test_commands_are_of_a_format_that_older_nodes_refuse() -> None:
     )
     assert {command.format for command in commands} == {5}
     assert ReplicaEntry(config).format == 5
+
+
+def test_w1_order_that_leans_on_witnesses_is_refused_with_their_number() -> None:
+    """Of four voters one has rows."""
+    voters, witnesses = (N1, N2, N3, N4), dict.fromkeys((N1, N5), MemberRole.WITNESS)
+    assert rows_problem(voters, witnesses) is None
+    witnesses |= dict.fromkeys((N2, N3), MemberRole.WITNESS)
+    assert str(rows_problem(voters, witnesses)).startswith("3 of 4 voters would be witnesses;")
