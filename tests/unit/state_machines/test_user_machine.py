@@ -12,6 +12,7 @@ from raftstore.machine import (
     COMMAND_WRITES_MAX,
     RESULT_BYTES_MAX,
     STATE_KEY_BYTES_MAX,
+    STATE_VALUE_BYTES_MAX,
     CommandContext,
     MemoryMachine,
     QueryContext,
@@ -20,6 +21,7 @@ from raftstore.machine import (
 )
 from raftstore.protocol.machines import Step
 from raftstore.record_machine import DictView, MachineRules, Row
+from raftstore.state_machines.state_keys import result_key
 from raftstore.types import RecordKind, Seq
 from tests.machine_bench import MachineBench
 
@@ -278,6 +280,33 @@ def test_the_newest_results_are_kept_by_number_and_by_bytes_whatever_a_restart_f
     assert [seq for seq in range(1, 5) if bench.result(seq)] == [3, 4]
 
 
+def test_results_of_any_size_are_kept_up_to_both_limits_the_newest_always() -> None:
+    """S6.7: what is kept is said by the head, and a restart, which forgets what was read, does not
+    change it.
+    """
+
+    class Sized(StateMachine):
+        def apply(self, command: bytes, context: CommandContext) -> bytes:
+            return bytes(int(command))
+
+    rules = MachineRules(results_kept=4, result_bytes_kept=300)
+    benches = [MachineBench(Sized, rules) for _ in range(2)]
+    kept: list[tuple[int, int]] = []
+    for size in (100, 10, 150, 10, 10, 120, 400, 5, 5, 5, 5, 200, 5, 90, 5, 5):
+        for bench in benches:
+            bench.command(b"%d" % size)
+        benches[1].restart()
+        seq = benches[0].seq
+        kept.append((seq, len(benches[0].state[result_key(Seq(seq))])))
+        while len(kept) > 4 or (len(kept) > 1 and sum(size for _, size in kept) > 300):
+            kept.pop(0)
+        for bench in benches:
+            assert [at for at in range(1, seq + 1) if bench.result(at)] == [at for at, _ in kept]
+            head = bench.head
+            assert (head.results, head.first_result) == (len(kept), kept[0][0])
+            assert head.result_bytes == sum(size for _, size in kept)
+
+
 def test_a_range_shows_what_the_command_itself_wrote_and_removed() -> None:
     """A command sees its own writes."""
     seen: list[list[tuple[bytes, bytes]]] = []
@@ -366,6 +395,33 @@ def test_a_machine_in_memory_comes_back_from_its_snapshot_and_what_came_behind()
     totals = [sum(n for n in range(1, 41) if n % 7 == at) for at in range(7)]
     found = [INT.decode(bench.command(number(0), key=b"%d" % at).result) for at in range(7)]
     assert found == totals
+
+
+def test_a_snapshot_with_fewer_chunks_leaves_none_of_the_one_before() -> None:
+    """S10: a restart would read them as part of it. A chunk may be as long as a value."""
+
+    class Held(MemoryMachine):
+        def __init__(self) -> None:
+            self.held: list[bytes] = []
+
+        def apply(self, command: bytes, context: CommandContext) -> bytes:
+            before = b"".join(each[:1] for each in self.held)
+            length = STATE_VALUE_BYTES_MAX if len(command) == 1 else 1
+            self.held = [bytes([number]) * length for number in command]
+            return before
+
+        def snapshot(self) -> Iterable[bytes]:
+            return self.held
+
+        def restore(self, chunks: Iterable[bytes]) -> None:
+            self.held = [chunk for chunk in chunks if chunk]
+
+    bench = MachineBench(Held, MachineRules(journal_bytes=1))
+    for held, before in ((b"abc", b""), (b"de", b"abc"), (b"", b"de"), (b"f", b"")):
+        assert bench.command(held).result == before
+        assert (bench.head.chunks, bench.head.journal) == (len(held) or 1, 0)
+        bench.restart()
+    assert bench.command(b"").result == b"f"
 
 
 def test_what_a_failed_command_did_to_a_machine_in_memory_is_undone() -> None:
