@@ -72,6 +72,8 @@ def test_table_that_is_not_in_the_backup_is_named_with_those_that_are() -> None:
     """So that a misspelt name is seen."""
     with pytest.raises(BackupError, match="has no table 'order'; there are: orders"):
         MANIFEST.table("order")
+    with pytest.raises(BackupError, match="there are: none"):
+        msgspec.structs.replace(MANIFEST, tables=()).table("order")
 
 
 def test_newer_format_is_refused_before_anything_else_is_read() -> None:

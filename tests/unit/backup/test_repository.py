@@ -142,3 +142,23 @@ def test_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(BackupError, match="cannot be used"):
         Repository(str(tmp_path / "file")).add(MANIFEST)
+
+
+def test_file_is_durable_with_its_name_when_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a name that was removed is gone for good: a power loss brings neither back."""
+    synced: list[int] = []
+    sync = os.fsync
+
+    def note(opened: int) -> None:
+        synced.append(os.fstat(opened).st_ino)
+        sync(opened)
+
+    monkeypatch.setattr(os, "fsync", note)
+    place = Repository(str(tmp_path))
+    file, _ = place.put(b"content", 1, again=False)
+    path = tmp_path / file.path
+    assert synced == [path.stat().st_ino, path.parent.stat().st_ino]
+    place.remove(file.path)
+    assert synced[2:] == [path.parent.stat().st_ino]
