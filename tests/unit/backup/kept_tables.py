@@ -198,11 +198,11 @@ class KeptTables:
         return self.kept[name]
 
     def cluster_status(self) -> Any:
-        """Who it is."""
+        """The name of the cluster."""
         return SimpleNamespace(cluster_id="cluster")
 
     def create_table(self, name: str, *, if_not_exists: bool, **given: Any) -> None:
-        """Unless it is there; settings in seconds."""
+        """Create it unless it is there; settings in seconds."""
         self.before_create()
         assert if_not_exists
         if name in self.kept:

@@ -150,7 +150,7 @@ def test_wrong_files_are_found_by_their_rows(tmp_path: Path) -> None:
 
 
 def test_next_backup_reads_only_the_partitions_that_changed(tmp_path: Path) -> None:
-    """And takes files that are there; with a file gone, or by order, all is read again."""
+    """Files that are there are taken; with a file gone, or by order, all is read again."""
     store = KeptTables()
     table = store.add("t")
     keys = [table.put(number) for number in range(9)]
@@ -334,7 +334,7 @@ def test_table_that_is_whole_from_this_restore_is_passed_over_while_others_are_n
 def test_table_that_is_dropped_while_it_is_restored_ends_the_restore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever has its name now is not written to."""
+    """Nothing is written to what has its name now."""
     backup_of(two_tables(), tmp_path, "plain")
     store = KeptTables()
     create_table = store.create_table

@@ -147,7 +147,7 @@ def test_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_file_is_durable_with_its_name_when_the_call_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a name that was removed is gone for good: a power loss brings neither back."""
+    """A name that was removed is gone for good, too: a power loss brings neither back."""
     synced: list[int] = []
     sync = os.fsync
 

@@ -174,7 +174,7 @@ def test_name_that_is_no_module_leads_into_none(folder: Path) -> None:
 
 
 def test_modules_that_use_each_other_are_read_once(folder: Path) -> None:
-    """And the reading comes to an end."""
+    """The reading comes to an end."""
     for name, other in (("even", "odd"), ("odd", "even")):
         code = (
             f"import {other}_of_mine\ndef {name}(n): return open(n) or {other}_of_mine.{other}(n)\n"

@@ -1,4 +1,4 @@
-"""Who is asked for a payload that is missing (NATS-205)."""
+"""The order in which nodes are asked for a payload that is missing (NATS-205)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def order(able: tuple[NodeId, ...], leader: NodeId | None, **reported: ReportedL
     return asked
 
 
-def test_leader_is_asked_first_then_whoever_is_furthest_and_nobody_twice() -> None:
+def test_leader_is_asked_first_then_the_furthest_and_nobody_twice() -> None:
     """Of a node that reported nothing, nothing is known: it comes last."""
     reports = {"b": log(1, 11), "c": log(1, 12)}
     assert order((A, B, C, D), D, **reports) == [D, C, B, A]

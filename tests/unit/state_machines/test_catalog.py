@@ -396,8 +396,8 @@ def test_request_to_create_a_table_means_the_one_whose_number_was_edited() -> No
 def test_table_that_was_not_edited_is_the_same_only_as_it_was_asked_for(
     changes: dict[str, object],
 ) -> None:
-    """What operators may change counts for an edited one no more; its columns do, but for those
-    that were appended.
+    """Properties that operators may change count for an edited one no more; its columns do, but
+    for those that were appended.
     """
     whole, other = table(), table(**changes)
     assert not whole.same_definition(other)
