@@ -122,7 +122,9 @@ class Bench:
             ours = OURS if seq >= self.parts_at else b"same"
             theirs = THEIRS if seq >= self.parts_at else b"same"
             self.answer(C, theirs)
-            self.walks.pop()[1](True, ours)
+            walked, reply = self.walks.pop()
+            assert walked == seq
+            reply(True, ours)
 
 
 def test_s13_replica_whose_history_a_quorum_has_goes_on_and_names_the_other() -> None:
@@ -189,6 +191,7 @@ def test_s13_replica_whose_history_a_quorum_contradicts_is_made_anew_from_where_
     bench.wait(ASK_MS)
     assert bench.names() == ["replica_healed"]
     assert (bench.divergences.open, bench.divergences.healed_total) == ({}, 1)
+    assert bench.divergences.found_total == 1
     assert bench.divergences.stage(CHANNEL) == ""
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from raftstore.core.chain import CHAIN_START
 from raftstore.engine.healing import history_walks, replica_checks
+from raftstore.errors import QueryError, RequestError
 from raftstore.protocol.lifetimes import encode_with_ttl
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.payload import encode_rows
@@ -296,3 +298,53 @@ def test_client_that_is_gone_holds_nothing(world: World) -> None:
     checks.on_client_gone(client)
     assert not checks.holds_for(client)
     assert world.runner(leader).feed._halts == []
+
+
+def test_s13_replica_that_serves_nothing_answers_no_question(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S0.3: also where it stopped serving while somebody waited, or while it was read."""
+    node = world.nodes[1]
+    pin, end = world.pin(node), world.applied(node)
+    waits = world.asks(node, PinState, Seq(end + 1), 5_000)
+    run(world.cluster, 50)
+    answers: list[tuple[type[RequestError], str] | None] = [None]
+    reading = {"after": b"", "last": b"", "entries_max": 10, "timeout_ms": 5_000}
+
+    def refusal(_: object) -> tuple[type[RequestError], str] | None:
+        return answers.pop() if answers else (QueryError, "it serves nothing")
+
+    monkeypatch.setattr(replica_checks, "serving_refusal", refusal)
+    refused = [world.told(node, HashRange, pin.pin, **reading)]
+    world.write(3)
+    run(world.cluster, 1_000)
+    refused += waits
+    refused.append(world.told(node, PinState, Seq(0), 5_000))
+    refused.append(world.told(node, HashHistory, Seq(end), 5_000))
+    refused.append(world.told(node, HashRange, pin.pin, **reading))
+    assert [(type(answer), answer.message) for answer in refused] == [
+        (Failed, "it serves nothing")
+    ] * 5
+
+
+def test_step_for_a_client_that_is_gone_ends_unused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is given back all the same, and the next one is read for others."""
+    node = world.nodes[1]
+    pin = world.pin(node)
+    reads: list[Any] = []
+    own = cast(Any, node).runner.healing.checks
+    monkeypatch.setattr(own, "_tables", SimpleNamespace(start_read=reads.append))
+    reading = {"after": b"", "last": b"", "entries_max": 10, "timeout_ms": 5_000}
+    waits = world.asks(node, HashRange, pin.pin, **reading)
+    run(world.cluster, 50)
+    [read] = reads
+    done = read()
+    for token, check in list(
+        own.waiting.pop_all_of(own.waiting.of(next(iter(own.waiting))).client)
+    ):
+        assert (token, check.request.pin) == (own._tokens, pin.pin)
+    done(0)
+    run(world.cluster, 50)
+    assert (waits, own._is_reading) == ([], False)

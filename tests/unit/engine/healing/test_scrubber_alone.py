@@ -10,7 +10,7 @@ import pytest
 
 from raftstore.config import ScrubSettings
 from raftstore.engine.healing.scrubber import Scrubber
-from raftstore.ports.scrub import LogDamage, LogStep
+from raftstore.ports.scrub import LogDamage, LogStep, TableStep
 
 DAMAGE = LogDamage(3, 0, 500, "it cannot be read: No such file or directory")
 
@@ -67,3 +67,67 @@ def test_damage_that_was_told_is_not_told_again_by_the_next_pass() -> None:
         bench.begin()
     assert [about["damages"] for _, about in bench.told] == [1, 0, 0]
     assert bench.found == [DAMAGE]
+
+
+def test_tables_are_read_to_their_ends_one_after_the_other_behind_the_log() -> None:
+    """One that is damaged is reported once and left, one that was dropped passed over; the report
+    says where the pass is.
+    """
+    steps = {
+        "a": [TableStep(b"k", 7), TableStep(None, 5)],
+        "b": [TableStep(b"k", 3, "a block is damaged")],
+        "d": [TableStep(None, 2)],
+    }
+    asked: list[tuple[str, bytes | None]] = []
+    damaged: list[tuple[Any, str]] = []
+    closed: list[str] = []
+
+    def snapshot(name: str) -> Any:
+        def verify(after: bytes | None, _bytes: int) -> TableStep:
+            asked.append((name, after))
+            return steps[name].pop(0)
+
+        return SimpleNamespace(verify=verify, close=lambda: closed.append(name))
+
+    bench = Bench()
+    scrubber = bench.scrubber
+    scrubber._tables.snapshot = snapshot  # type: ignore[method-assign,assignment]
+    scrubber._on_table_damage = lambda runner, reason, _: damaged.append((runner, reason))
+    channels: dict[Any, Any] = {name: SimpleNamespace(channel=name, name=name) for name in "abcd"}
+    scrubber._channels = channels
+    assert scrubber.under_way is None
+    bench.begin()
+    assert scrubber.under_way == ("log", 0)
+    bench.end()
+    shown = []
+    while scrubber.under_way is not None:
+        shown.append(scrubber.under_way)
+        channels.pop("c", None)
+        bench.begin()
+        if bench.steps:
+            bench.end()
+    assert asked == [("a", None), ("a", b"k"), ("b", None), ("d", None)]
+    assert closed == ["a", "a", "b", "d"]
+    assert shown == [("a", 10), ("a", 17), ("b", 22), ("tables", 25), ("tables", 27)]
+    assert damaged == [(channels["b"], "a block is damaged")]
+    assert bench.told[-1][1]["bytes"] == scrubber.bytes_total == 27
+    assert (bench.told[-1][1]["damages"], scrubber.passes_total) == (2, 1)
+
+
+def test_table_that_is_another_one_by_now_is_not_damaged() -> None:
+    """Its channel was closed, or opened anew, while the step waited for its thread."""
+    bench = Bench()
+    scrubber = bench.scrubber
+    damaged: list[str] = []
+    step = TableStep(b"k", 3, "a block is damaged")
+    state: Any = SimpleNamespace(verify=lambda *_: step, close=lambda: None)
+    scrubber._tables.snapshot = lambda _: state  # type: ignore[method-assign,assignment]
+    scrubber._on_table_damage = lambda _runner, reason, _: damaged.append(reason)
+    channels: dict[Any, Any] = {"a": SimpleNamespace(channel="a", name="a")}
+    scrubber._channels = channels
+    bench.begin()
+    bench.end()
+    bench.begin()
+    channels["a"] = SimpleNamespace(channel="a", name="a")
+    bench.end()
+    assert (damaged, scrubber.under_way) == ([], ("tables", 13))
