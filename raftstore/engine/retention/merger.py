@@ -25,11 +25,16 @@ READERS_WAIT_MS: Final = 30_000
 """A merge waits for so long at most for readers of snapshots, which keep what it should remove."""
 PAUSE_FACTOR: Final = 4
 """A pause is so many times as long as the step before it: merges take a fifth of the time."""
+RICH_PAUSE_FACTOR: Final = 2
+"""The same behind one that gave back more than it left, as while overwrites follow each other: the
+more is written, the more there is to be given back."""
 PAUSE_MS_MIN: Final = 10
 MERGE_STEP_BYTES: Final = 64 * MIB
 """Free bytes that one step may need at most (``storage.tables.merges``)."""
 QUEUED_BYTES_MAX: Final = 8 * MIB
-"""Nothing is merged while more than this waits to be applied."""
+"""Nothing is merged while more than this waits to be applied, ..."""
+BEHIND_MS_MAX: Final = 10_000
+"""... but for so long at most."""
 EVENT_BYTES_MIN: Final = 64 * MIB
 """Only a merge that gave back so much is reported as an event."""
 MERGED: Final = "table_merged"
@@ -65,6 +70,8 @@ class Merger:
         self._next_channel = 0
         self._merging: ChannelRunner | None = None
         """It is between two steps of a merge."""
+        self._behind_since_ms: int | None = None
+        """More than ``QUEUED_BYTES_MAX`` waits to be applied at each look since then."""
         self._asked_ms: int | None = None
         """When the step that is under way was asked for."""
         self.merges_total = 0
@@ -81,11 +88,19 @@ class Merger:
     def on_timer(self, now_ms: int) -> None:
         """Go on with the table that is being merged, or look for one that may be worth it."""
         while self._looks.is_due(now_ms):
-            if self._asked_ms is None and self._tables.queued_bytes() <= QUEUED_BYTES_MAX:
+            if self._asked_ms is None and not self._waits_for_tables(now_ms):
                 runner = self._merging or self._candidate(now_ms)
                 # S0.4: new files are written before old ones go, and there must be room for them.
                 if runner is not None and self._claim(MERGE_STEP_BYTES):
                     self._ask(runner, self._seen[runner.channel], now_ms)
+
+    def _waits_for_tables(self, now_ms: int) -> bool:
+        if self._tables.queued_bytes() <= QUEUED_BYTES_MAX:
+            self._behind_since_ms = None
+            return False
+        if self._behind_since_ms is None:
+            self._behind_since_ms = now_ms
+        return now_ms - self._behind_since_ms < BEHIND_MS_MAX
 
     def channel_closed(self, runner: ChannelRunner) -> None:
         """Forget a channel that was closed, or is opened anew."""
@@ -135,7 +150,9 @@ class Merger:
     def _on_step(self, runner: ChannelRunner, step: MergeStep, now_ms: int) -> None:
         took_ms = now_ms - self._asked_ms if self._asked_ms is not None and step.is_merged else 0
         self._asked_ms = None
-        self._looks.next_at(now_ms + max(PAUSE_MS_MIN, PAUSE_FACTOR * took_ms))
+        is_rich = step.bytes_after * 2 < step.bytes_before
+        factor = RICH_PAUSE_FACTOR if is_rich else PAUSE_FACTOR
+        self._looks.next_at(now_ms + max(PAUSE_MS_MIN, factor * took_ms))
         self._merging = None
         seen = self._seen.get(runner.channel)
         if seen is None or self._channels.get(runner.channel) is not runner:

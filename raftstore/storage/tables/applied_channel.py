@@ -53,6 +53,7 @@ class AppliedChannel:
         "truncated",
         "time_ms",
         "removed",
+        "removed_applied",
         "removed_merged",
         "_removed_reported",
     )
@@ -99,6 +100,8 @@ class AppliedChannel:
         for which it is 0 holds no such row."""
         self.removed = removed
         """Rows that were removed, at least so many keys of them; apply thread."""
+        self.removed_applied = removed
+        """Of these, those up to ``applied``: no later snapshot shows them; any thread."""
         self.removed_merged = 0
         """Of these, those whose bytes a merge has given back; thread of merges."""
         self._removed_reported = removed
@@ -114,6 +117,11 @@ class AppliedChannel:
             # Before anybody can read what it writes: readers look here whether rows may expire.
             self.time_ms = result.time_ms
         return result
+
+    def reach(self, position: History) -> None:
+        """All up to there is in the database; apply thread."""
+        self.applied = self.unflushed = position
+        self.removed_applied = self.removed
 
     def take_back(self) -> None:
         """The machine stopped: what was queued behind is queued no longer; nothing is under way."""

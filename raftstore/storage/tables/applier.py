@@ -370,7 +370,7 @@ class Applier:
                 self._write(batch)
                 faults.reach("table.after-apply")
                 del self._batches[channel]
-                state.applied = state.unflushed
+                state.reach(state.unflushed)
                 state.pending_rows.clear()
             self._dirty = {}
             self._pending_state = {}

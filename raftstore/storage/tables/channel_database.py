@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -79,7 +80,7 @@ class ChannelDatabase:
         "_make",
         "_making",
         "_on_unused",
-        "_snapshots",
+        "_shown",
         "source",
     )
 
@@ -92,7 +93,8 @@ class ChannelDatabase:
         self._making: Future[None] | None = None
         self._on_unused = on_unused
         self._lock = Lock()
-        self._snapshots = 0
+        self._shown: list[int] = []
+        """What ``share`` was given, of each open snapshot."""
         self._holds = 0
         """Merges that are under way or queued; they need no snapshot."""
         self._is_retired = False
@@ -100,7 +102,12 @@ class ChannelDatabase:
     @property
     def is_read(self) -> bool:
         """Whether a snapshot of it is open; any thread."""
-        return self._snapshots > 0
+        return bool(self._shown)
+
+    def removed_shown(self, removed: int) -> int:
+        """How many of ``removed`` rows no open snapshot shows any more; any thread."""
+        with self._lock:
+            return min(removed, *self._shown) if self._shown else removed
 
     @property
     def exists(self) -> bool:
@@ -129,21 +136,22 @@ class ChannelDatabase:
         batch: WriteBatch = self.source.write_batch()
         return batch
 
-    def share(self, position_in: Callable[[Any], History]) -> Shared:
+    def share(self, position_in: Callable[[Any], History], removed: int = 0) -> Shared:
         """Return a snapshot of the present state for one reader; loop thread.
 
-        ``position_in`` reads the applied position in it.
+        ``position_in`` reads the applied position in it; ``removed``: how many rows were removed up
+        to there, of all that ever are.
         """
         with self._lock:
             assert not self._is_retired, "a dropped channel is not read any more"
-            self._snapshots += 1
+            self._shown.append(removed)
         source = self.source
         snapshot = _NothingKept() if source is NOTHING else source.snapshot()
         try:
-            return Shared(snapshot, position_in(snapshot), self._closed_snapshot)
+            return Shared(snapshot, position_in(snapshot), partial(self._closed_snapshot, removed))
         except BaseException:
             snapshot.close()
-            self._closed_snapshot()
+            self._closed_snapshot(removed)
             raise
 
     def hold(self) -> None:
@@ -162,7 +170,7 @@ class ChannelDatabase:
 
     @property
     def _is_unused(self) -> bool:
-        return self._is_retired and not self._snapshots and not self._holds
+        return self._is_retired and not self._shown and not self._holds
 
     def retire(self) -> None:
         """Nothing is written any more, and no new snapshot taken; apply thread."""
@@ -180,9 +188,9 @@ class ChannelDatabase:
         if source is not NOTHING:
             how(source)
 
-    def _closed_snapshot(self) -> None:
+    def _closed_snapshot(self, removed: int) -> None:
         with self._lock:
-            self._snapshots -= 1
+            self._shown.remove(removed)
             is_unused = self._is_unused
         if is_unused:
             self._on_unused(self)

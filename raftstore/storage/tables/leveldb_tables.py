@@ -599,10 +599,10 @@ class LevelDbTables:
 
     def _shared(self, channel: ChannelId) -> Shared:
         """The state that readers see now, for one reader more."""
-        view = self._views.shown.get(channel)
-        if view is not None:
+        if (view := self._views.shown.get(channel)) is not None:
             return view.share()
-        return self._databases[channel].share(partial(self._reads.position, channel=channel))
+        position_in = partial(self._reads.position, channel=channel)
+        return self._databases[channel].share(position_in, self._channels[channel].removed_applied)
 
     def _snapshot_of(self, channel: ChannelId, shared: Shared) -> LevelDbSnapshot:
         time_ms = self._time_in(channel, shared.snapshot)

@@ -73,9 +73,14 @@ def is_due(
 ) -> bool:
     """Whether files of ``size`` bytes should be merged, that were ``merged_bytes`` after the last
     merge (0: there was none) and of which ``removed_bytes`` are removed rows."""
-    if removed_bytes > slack_bytes and removed_bytes * REMOVED_SHARE > size:
+    if are_removed(size, removed_bytes, slack_bytes):
         return True
     return factor * merged_bytes + slack_bytes < size <= GROWTH_BYTES_MAX
+
+
+def are_removed(size: int, removed_bytes: int, slack_bytes: int) -> bool:
+    """Whether so much of the files is removed rows that these alone are worth a merge."""
+    return removed_bytes > slack_bytes and removed_bytes * REMOVED_SHARE > size
 
 
 def bytes_in(directory: Path) -> int:
@@ -151,6 +156,10 @@ class MergeJob:
     """It is merged even if somebody reads a snapshot of it."""
 
 
+def _slack(job: MergeJob) -> int:
+    return QUIET_SLACK_BYTES if job.is_quiet else job.slack_bytes
+
+
 @dataclass(slots=True)
 class _UnderWay:
     """A merge of a table that is not over."""
@@ -158,8 +167,8 @@ class _UnderWay:
     database: ChannelDatabase
     next_key: bytes
     bytes_before: int
-    removed: int | None
-    """Removals that it takes the bytes of; None: a snapshot keeps them."""
+    removed: int
+    """Removals that it takes the bytes of: those behind them a snapshot keeps."""
 
 
 class Merges:
@@ -215,30 +224,38 @@ class Merges:
     def _step(self, job: MergeJob, source: Any) -> MergeStep:
         work = self._under_way
         if work is None or work.database is not job.database:
-            size = bytes_in(job.path)
-            if not self._is_due(job, source, size):
+            size, removed = bytes_in(job.path), job.state.removed
+            if not self._is_due(job, source, size, removed):
                 return MergeStep()
+            # States of before a micro-batch are kept all the time while one follows another: what
+            # was removed before the oldest of them is given back meanwhile.
+            removed = job.database.removed_shown(removed)
             if job.database.is_read and not job.is_urgent:
-                return MergeStep(waits=True, bytes_before=size, bytes_after=size)
+                if not self._is_removed(job, source, size, removed):
+                    return MergeStep(waits=True, bytes_before=size, bytes_after=size)
             # Which levels it merges LevelDB decides before it flushes the memory table.
             source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])
-            removed = None if job.database.is_read else job.state.removed
             work = self._under_way = _UnderWay(job.database, job.state.channel, size, removed)
         return self._merge_range(job, source, work)
 
-    def _is_due(self, job: MergeJob, source: Any, size: int) -> bool:
-        slack = QUIET_SLACK_BYTES if job.is_quiet else job.slack_bytes
+    def _is_due(self, job: MergeJob, source: Any, size: int, removed: int) -> bool:
         factor = QUIET_FACTOR if job.is_quiet else BUSY_FACTOR
-        removed = job.state.removed - job.state.removed_merged
-        removed_bytes = self._removed_bytes(job, source, removed, size) if removed else 0
-        removed_bytes += trimmed_bytes(source, job.state.channel)
         merged = decode_count(source.get(MERGED_KEY, verify_checksums=True))
-        return is_due(size, merged, removed_bytes, slack, factor)
+        removed_bytes = self._removed_bytes(job, source, removed, size)
+        removed_bytes += trimmed_bytes(source, job.state.channel)
+        return is_due(size, merged, removed_bytes, _slack(job), factor)
+
+    def _is_removed(self, job: MergeJob, source: Any, size: int, removed: int) -> bool:
+        """Whether it is due for its removed rows alone."""
+        return are_removed(size, self._removed_bytes(job, source, removed, size), _slack(job))
 
     @staticmethod
     def _removed_bytes(job: MergeJob, source: Any, removed: int, size: int) -> int:
-        """About how many bytes so many rows took: as many as those that there are take each."""
-        channel = job.state.channel
+        """About how many bytes still have rows of which so many were ever removed: as many as those
+        that there are take each."""
+        channel, removed = job.state.channel, removed - job.state.removed_merged
+        if removed <= 0:
+            return 0
         with iterated(source, start=rows_prefix(channel), stop=rows_end(channel)) as pairs:
             sizes = [len(key) + len(value) for key, value in islice(pairs, SAMPLED_ROWS)]
         return removed * sum(sizes) // len(sizes) if sizes else size
@@ -255,8 +272,7 @@ class Merges:
         size = bytes_in(job.path)
         if is_over:
             self._under_way = None
-            if work.removed is not None:
-                job.state.removed_merged = work.removed
+            job.state.removed_merged = max(job.state.removed_merged, work.removed)
         left = job.state.removed - job.state.removed_merged
         # S0.4: only a write shows whether the merge failed.
         _note(source, left, size if is_over else None)

@@ -185,7 +185,7 @@ class PieceWriter:
         faults.reach("batch.before-last-slice")
         self._write_batch(batch)
         faults.reach("batch.after-apply")
-        state.applied = state.unflushed = position
+        state.reach(position)
 
     def _put_row(
         self, batch: WriteBatch, state: AppliedChannel, seq: Seq, change: Change, expires_ms: int

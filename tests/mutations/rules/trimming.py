@@ -51,8 +51,8 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "The table of a dropped channel is closed under its merge.",
         Edit(
             "ChannelDatabase._is_unused",
-            "self._is_retired and not self._snapshots and not self._holds",
-            "self._is_retired and not self._snapshots",
+            "self._is_retired and not self._shown and not self._holds",
+            "self._is_retired and not self._shown",
         ),
         directed(MERGES + "table_that_is_dropped_meanwhile_is_closed_behind_its_merge"),
     ),
@@ -69,18 +69,30 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(
         "retention-merge-readers",
         "What an open snapshot keeps counts as given back.",
-        Edit(
-            "Merges._step",
-            "None if job.database.is_read else job.state.removed",
-            "job.state.removed",
+        Edit("Merges._step", "job.database.removed_shown(removed)", "removed"),
+        directed(
+            MERGES + "merge_waits_for_snapshots_unless_it_is_urgent",
+            MERGES + "rows_removed_before_the_oldest_snapshot_are_given_back_at_once",
         ),
-        directed(MERGES + "merge_waits_for_snapshots_unless_it_is_urgent"),
+    ),
+    mutation(
+        "retention-merge-versions",
+        "Nothing is given back while overwriting batches follow each other, each with a state of "
+        "before that is kept.",
+        Edit("Merges._step", "not self._is_removed(job, source, size, removed)", "True"),
+        directed(MERGES + "rows_removed_before_the_oldest_snapshot_are_given_back_at_once"),
+    ),
+    mutation(
+        "retention-merge-always-behind",
+        "Nothing is given back while the tables stay behind.",
+        Edit("Merger._waits_for_tables", "now_ms - self._behind_since_ms < BEHIND_MS_MAX", "True"),
+        directed(MERGER + "tables_that_stay_behind_are_merged_all_the_same"),
     ),
     mutation(
         "retention-merge-pause",
         "Tables are merged one after the other, and writes wait.",
-        Edit("Merger._on_step", "max(PAUSE_MS_MIN, PAUSE_FACTOR * took_ms)", "PAUSE_MS_MIN"),
-        directed(MERGER + "pause_is_several_times_as_long_as_the_merge"),
+        Edit("Merger._on_step", "max(PAUSE_MS_MIN, factor * took_ms)", "PAUSE_MS_MIN"),
+        directed(MERGER + "pause_is_several_times_as_long_as_the_merge[step0-4]"),
     ),
     mutation(
         "S6.4-barrier-reopened",
@@ -105,7 +117,7 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "Tables are merged while they are behind.",
         Edit(
             "Merger.on_timer",
-            "self._asked_ms is None and self._tables.queued_bytes() <= QUEUED_BYTES_MAX",
+            "self._asked_ms is None and not self._waits_for_tables(now_ms)",
             "self._asked_ms is None",
         ),
         directed(MERGER + "nothing_is_merged_while_the_tables_are_behind"),

@@ -8,6 +8,7 @@ import pytest
 
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.retention.merger import (
+    BEHIND_MS_MAX,
     EVENT_BYTES_MIN,
     MERGE_STEP_BYTES,
     PAUSE_FACTOR,
@@ -15,13 +16,15 @@ from raftstore.engine.retention.merger import (
     QUEUED_BYTES_MAX,
     QUIET_MS,
     READERS_WAIT_MS,
+    RICH_PAUSE_FACTOR,
 )
 from raftstore.ports.tables import MergeStep
 from raftstore.storage.tables import merges
 from tests.unit.engine.retention_bench import CHANNEL, OTHER, Bench
 
 INTERVAL_MS = 50
-DONE = MergeStep(is_merged=True, bytes_before=3_000, bytes_after=1_000)
+DONE = MergeStep(is_merged=True, bytes_before=5_000, bytes_after=3_000)
+RICH = MergeStep(is_merged=True, bytes_before=3_000, bytes_after=1_000)
 NOTHING = MergeStep()
 
 
@@ -130,16 +133,18 @@ def test_tables_take_turns() -> None:
     assert asked in ([CHANNEL, OTHER] * 3, [OTHER, CHANNEL] * 3)
 
 
-def test_pause_is_several_times_as_long_as_the_merge() -> None:
-    """So merges take a fifth of the time at most, however many wait."""
+@pytest.mark.parametrize(("step", "factor"), [(DONE, PAUSE_FACTOR), (RICH, RICH_PAUSE_FACTOR)])
+def test_pause_is_several_times_as_long_as_the_merge(step: MergeStep, factor: int) -> None:
+    """So merges take a fifth of the time at most, however many wait; a third while they give back
+    more than they leave."""
     bench = Merging().settled()
     for runner in (bench.mine, bench.other):
         bench.grow(1, runner)
     bench.wait_until_asked()
-    bench.answer(DONE, after_ms=500)
+    bench.answer(step, after_ms=500)
     over_ms = bench.now_ms
     bench.wait_until_asked()
-    assert bench.now_ms == over_ms + PAUSE_FACTOR * 500
+    assert bench.now_ms == over_ms + factor * 500
     bench.answer(NOTHING, after_ms=500)
     assert bench.merger.deadlines.next_ms == bench.now_ms + PAUSE_MS_MIN, "nothing was merged"
     assert (bench.merger.merges_total, bench.merger.merged_bytes_total) == (1, 2_000)
@@ -186,9 +191,24 @@ def test_nothing_is_merged_while_the_tables_are_behind() -> None:
     bench = Merging().settled()
     bench.grow(1)
     bench.queued_bytes = QUEUED_BYTES_MAX + 1
-    assert bench.at(bench.now_ms + 10_000) == []
+    assert bench.at(bench.now_ms + BEHIND_MS_MAX - INTERVAL_MS) == []
     bench.queued_bytes = QUEUED_BYTES_MAX
     assert bench.wait_until_asked()[0] == CHANNEL
+
+
+def test_tables_that_stay_behind_are_merged_all_the_same() -> None:
+    """Or nothing would come back while overwriting batches follow each other; looks that find the
+    tables in time begin to count anew."""
+    bench = Merging().settled()
+    bench.queued_bytes = QUEUED_BYTES_MAX + 1
+    assert bench.at(bench.now_ms + BEHIND_MS_MAX - INTERVAL_MS) == []
+    bench.queued_bytes = 0
+    assert bench.at(bench.now_ms + INTERVAL_MS) == []
+    bench.queued_bytes = QUEUED_BYTES_MAX + 1
+    bench.grow(1)
+    behind_ms = bench.now_ms
+    assert bench.wait_until_asked()[0] == CHANNEL
+    assert BEHIND_MS_MAX <= bench.now_ms - behind_ms <= BEHIND_MS_MAX + 2 * INTERVAL_MS
 
 
 def test_channel_that_is_closed_meanwhile_is_forgotten() -> None:

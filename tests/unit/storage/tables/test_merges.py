@@ -186,6 +186,26 @@ def test_merge_waits_for_snapshots_unless_it_is_urgent(world: Tables) -> None:
     assert step.bytes_after < 100 * KIB
 
 
+def test_rows_removed_before_the_oldest_snapshot_are_given_back_at_once(world: Tables) -> None:
+    """While overwriting batches follow each other, states of before are kept all the time: a merge
+    that waited for all of them would leave everything that was ever replaced on the disk."""
+    world.apply({b"a%03d" % number: TEXT for number in range(100)})
+    world.merge()
+    world.apply({b"a%03d" % number: None for number in range(100)})
+    world.apply({b"b%03d" % number: TEXT for number in range(50)})
+    snapshot = world.tables.snapshot(CHANNEL)
+    world.apply({b"b%03d" % number: None for number in range(50)})
+    world.apply({b"c%03d" % number: TEXT for number in range(10)})
+    step = world.merge()
+    assert step.is_merged
+    assert 600 * KIB > step.bytes_after > 500 * KIB, "the fifty rows that the snapshot shows"
+    assert len(snapshot.page(b"", b"", 1_000).rows) == 50
+    assert world.merge().waits, "of what it shows nothing was given back"
+    snapshot.close()
+    assert world.merge().bytes_after < 150 * KIB
+    assert world.merge() == MergeStep()
+
+
 def test_table_that_is_dropped_meanwhile_is_closed_behind_its_merge(tmp_path: Path) -> None:
     """LevelDB must not be closed under it; nobody needs what it leads to."""
     world = Tables(tmp_path)
