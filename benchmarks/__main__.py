@@ -134,6 +134,8 @@ def main() -> int:
         "--slow-disk", type=float, default=0.0, help="ms that a sync takes longer in false_alarms"
     )
     chosen = parser.parse_args()
+    # With it, every node that is started compiles the program anew: a second of processor time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     figures: dict[str, Any] = {
         "machine": {
             "cores": os.cpu_count(),
