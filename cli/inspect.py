@@ -183,6 +183,8 @@ def _channel_row(found: StoredChannel) -> dict[str, Any]:
     damage = [] if table is None or table.damage is None else ["table damaged"]
     if log is not None and (log.gaps or log.shortfall):
         damage.append("log lacks records")
+    if found.lacks_rows is not None:
+        damage.append("table lacks rows")
     return {
         "channel": found.name,
         "base": None if log is None else log.base.seq,

@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from pyarrow import parquet
 
+from raftstore.cli.errors import EXIT_DIFFERENCE
 from raftstore.cli.main import cli, global_options_first
 from raftstore.core.chain import digest_of
+from raftstore.core.folds import advance
 from raftstore.errors import (
     ArgumentError,
     CorruptRecordError,
@@ -24,6 +26,7 @@ from raftstore.errors import (
     StorageError,
     StoreIdentityError,
 )
+from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.records import Record
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
@@ -33,9 +36,16 @@ from raftstore.state_machines.expiry import stored_time
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.identity import MARKER_NAME
 from raftstore.storage.store import open_store
-from raftstore.storage.tables.keys import row_head, rows_prefix, split_row
+from raftstore.storage.tables.keys import (
+    applied_key,
+    encode_applied,
+    row_head,
+    rows_prefix,
+    split_row,
+)
 from raftstore.types import (
     NO_GUID,
+    History,
     NodeId,
     RecordKind,
     Seq,
@@ -175,6 +185,36 @@ def test_store_is_told_as_it_is(store: Path) -> None:
     words = run(store).stdout.split()
     assert "orders/0" in words
     assert "verified" in words
+
+
+def trim(directory: Path, to_seq: int) -> None:
+    """The log of the channel begins behind this seq."""
+    store = open_store(directory, "n1", SMALL, free_bytes_min=0)
+    heads = store.log.heads(CHANNEL, Seq(0), to_seq=Seq(to_seq), limit=to_seq)
+    store.log.rebase(CHANNEL, advance(EMPTY_BASE, heads))
+    store.log.flush()
+    store.close(is_clean=True)
+
+
+def test_s6_5_rows_that_are_in_neither_log_nor_table_are_told(store: Path, tmp_path: Path) -> None:
+    """A log that was trimmed cannot build a table that is gone, or older than it, anew."""
+    older = shutil.copytree(table_path(store), tmp_path / "older")
+    trim(store, 200)
+    assert told(store)["channels"][1]["log"]["base"]["seq"] == 200
+    assert told(store)["damage"] == []
+    shutil.rmtree(table_path(store))
+    (sentence,) = told(store, code=EXIT_DIFFERENCE)["damage"]
+    assert sentence == (
+        "channel orders/0: its log begins behind seq 200, and it has no table; the next start "
+        "takes the table of another replica"
+    )
+    assert "table lacks rows" in " ".join(run(store).stdout.split())
+    shutil.copytree(older, table_path(store))
+    database = plyvel.DB(str(table_path(store)))
+    database.put(applied_key(CHANNEL), encode_applied(CHANNEL, History(Term(2), Seq(199))))
+    database.close()
+    (sentence,) = told(store, code=EXIT_DIFFERENCE)["damage"]
+    assert "and its table ends at seq 199;" in sentence
 
 
 @pytest.mark.parametrize("export", [False, True])

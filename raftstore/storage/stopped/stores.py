@@ -64,6 +64,19 @@ class StoredChannel:
     log: LogFound | None
     table: TableFound | None
 
+    @property
+    def lacks_rows(self) -> str | None:
+        """Why rows are in neither its log nor its table, so that the next start copies those of
+        another replica (S6.5)."""
+        if self.log is None or (self.table is not None and self.table.damage is not None):
+            return None  # nothing is known of the one, or the other is reported anyhow
+        applied = None if self.table is None else self.table.applied
+        base = self.log.base.seq
+        if base <= (0 if applied is None else applied.seq):
+            return None
+        has = "it has no table" if applied is None else f"its table ends at seq {applied.seq}"
+        return f"its log begins behind seq {base}, and {has}"
+
 
 @dataclass(frozen=True, slots=True)
 class StoreFound:
@@ -250,3 +263,7 @@ def _damage_of(channels: list[StoredChannel]) -> Iterator[str]:
             yield f"channel {found.name}: its log lacks records that it held"
         if found.table is not None and found.table.damage is not None:
             yield f"channel {found.name}: its table is damaged: {found.table.damage}"
+        if (lacks := found.lacks_rows) is not None:
+            yield (
+                f"channel {found.name}: {lacks}; the next start takes the table of another replica"
+            )

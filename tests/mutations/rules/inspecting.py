@@ -36,6 +36,12 @@ INSPECTING_RULES: tuple[Mutation, ...] = (
         directed(INSPECT + "damaged_table_is_told_and_exported_only_when_asked"),
     ),
     mutation(
+        "S6.5-inspect-rows",
+        "A store is told to be whole although rows are in neither its log nor its tables.",
+        Edit("_damage_of", "(lacks := found.lacks_rows) is not None", "False"),
+        directed(INSPECT + "s6_5_rows_that_are_in_neither_log_nor_table_are_told"),
+    ),
+    mutation(
         "S0.3-inspect-damage",
         "A damaged table is reported and the command ends as if the store were whole.",
         Edit("_damage_of", "found.table is not None and found.table.damage is not None", "False"),
