@@ -197,8 +197,8 @@ def test_nothing_is_merged_while_the_tables_are_behind() -> None:
 
 
 def test_tables_that_stay_behind_are_merged_all_the_same() -> None:
-    """Nothing would come back otherwise while overwriting batches follow each other; looks that find
-    the tables in time begin to count anew."""
+    """Nothing would come back otherwise while overwriting batches follow each other; looks that
+    find the tables in time begin to count anew."""
     bench = Merging().settled()
     bench.queued_bytes = QUEUED_BYTES_MAX + 1
     assert bench.at(bench.now_ms + BEHIND_MS_MAX - INTERVAL_MS) == []
