@@ -72,7 +72,7 @@ from raftstore.engine.channel.read_confirmations import (
     OnRefused,
     ReadConfirmations,
 )
-from raftstore.engine.channel.taken_records import taken
+from raftstore.engine.channel.taken_records import asked, taken
 from raftstore.engine.channel.user_commands import PublishJudge, commands_of
 from raftstore.engine.channel.versions import Versions
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF, METADATA_NAME
@@ -556,7 +556,8 @@ class ChannelRunner:
         if type(message) is MsgSyncRequest:
             ask = partial(send, to, after_operation=after)
             left = self.core.history_left_bytes
-            self.parts.catch_ups.request(self.channel, message, left, ask)
+            question = asked(self.parts.guard, message)
+            self.parts.catch_ups.request(self.channel, question, left, ask)
         else:
             send(to, message, after_operation=after)
 

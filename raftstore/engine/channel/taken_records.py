@@ -8,16 +8,24 @@ from typing import Final
 
 import msgspec
 
+from raftstore.config import KIB
 from raftstore.engine.channel.storage_guard import StorageGuard
 from raftstore.protocol.publish import PayloadRelay
 from raftstore.protocol.records import Record, RecordMeta
-from raftstore.protocol.replication import MsgSync, ReplicationMessage, StoreRequest
+from raftstore.protocol.replication import (
+    MsgSync,
+    MsgSyncRequest,
+    ReplicationMessage,
+    StoreRequest,
+)
 from raftstore.types import RecordKind, Seq
 
 WITH_RECORDS: Final = frozenset({StoreRequest, MsgSync, PayloadRelay})
 """Kinds that fill memory until the disk has their records."""
 RECORD_BYTES: Final = 256
 """A record without its payload on the disk, at most."""
+ASKED_BYTES: Final = 64 * KIB
+"""Of history, asked for while most of the answer would not be taken."""
 _OF_LEADERS: Final = frozenset({RecordKind.TERM_START, RecordKind.CONFIG})
 
 
@@ -28,6 +36,14 @@ def taken(
     if type(message) not in WITH_RECORDS or guard.takes_records(is_catalog=is_catalog):
         return message
     return _beginning(guard, message) if isinstance(message, (StoreRequest, MsgSync)) else None
+
+
+def asked(guard: StorageGuard, request: MsgSyncRequest) -> MsgSyncRequest:
+    """Return a follower's question for history, for less while its disk takes no rows: they would
+    be read, sent and thrown away again at each question."""
+    if not guard.space.is_exhausted or request.max_bytes <= ASKED_BYTES:
+        return request
+    return msgspec.structs.replace(request, max_bytes=ASKED_BYTES)
 
 
 def _beginning(guard: StorageGuard, message: StoreRequest | MsgSync) -> ReplicationMessage | None:

@@ -74,6 +74,12 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         directed(TAKEN + "what_frees_space_keeps_its_half_of_the_second_mark[33554431-False]"),
     ),
     mutation(
+        "GAP-13-asked",
+        "A replica without space has a leader send it a megabyte of history each second.",
+        Edit("asked", "not guard.space.is_exhausted", "True"),
+        directed(TAKEN + "little_history_is_asked_for_while_none_of_it_is_taken"),
+    ),
+    mutation(
         "GAP-13-catalog",
         "No table can be removed once no disk has more than the second mark.",
         Edit(

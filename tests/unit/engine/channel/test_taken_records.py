@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from raftstore.engine.channel.taken_records import taken
+from raftstore.engine.channel.taken_records import ASKED_BYTES, taken
+from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.publish import PubAck
 from raftstore.protocol.records import Record
 from raftstore.protocol.replication import MsgSync
+from raftstore.rows.sealing import seal
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_node import SimNode
 from raftstore.types import (
@@ -31,7 +33,7 @@ from tests.unit.engine.channel.test_disk_space import (
     with_free_bytes,
     write,
 )
-from tests.unit.engine.engine_world import ask, calm_cluster, publish, run
+from tests.unit.engine.engine_world import ask, calm_cluster, publish, run, spy
 
 READ_MS = 3_000
 
@@ -130,6 +132,30 @@ def test_gap_13_answer_with_writes_of_the_new_term_is_taken_up_to_them() -> None
     with_free_bytes(cluster, ROOM)
     run(cluster, 2_000)
     assert taken(parts.guard, message, is_catalog=False) is message
+
+
+def test_gap_13_little_history_is_asked_for_while_none_of_it_is_taken() -> None:
+    """A leader does not read and send a megabyte a second that is thrown away."""
+    cluster, channel = calm_cluster()
+    leader = cluster.leaders()[channel]
+    full, _ = others(cluster, leader)
+    with_free_bytes(cluster, EXHAUSTED, full)
+    rows = encode_rows([(b"k", seal(b"k", b"v" * 30_000))])
+    for counter in range(1, 31):
+        ask(cluster, leader, publish(cluster, leader, channel, counter, rows))
+        run(cluster, 50)
+    run(cluster, 2_000)
+    before = end_of(full, channel)
+    sent = spy(cluster, leader)
+    run(cluster, 10_000)
+    answers = [each for to, each in sent if to == full.node and isinstance(each, MsgSync)]
+    sizes = [sum(len(record.payload) for record in answer.records) for answer in answers]
+    assert len(sizes) >= 9
+    assert 0 < max(sizes) <= ASKED_BYTES
+    assert end_of(full, channel) == before
+    with_free_bytes(cluster, ROOM)
+    run(cluster, 3_000)
+    assert end_of(full, channel) == end_of(cluster.leaders()[channel], channel) == before + 30
 
 
 def _record(term: int, seq: int, kind: RecordKind) -> Record:
