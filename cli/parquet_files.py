@@ -62,7 +62,11 @@ def parquet_writer(info: TableInfo) -> WritePages:
             schema = schema.append(pa.field(EXPIRES, pa.timestamp("ms", tz="UTC")))
         with parquet.ParquetWriter(path, schema) as writer:
             for page, expiries in pages:
-                batch = decoder.decode(page)
+                try:
+                    batch = decoder.decode(page)
+                except SchemaError as error:  # parts of nested values have any type
+                    text = f"{error}; or use JSON lines, which hold any value (--format jsonl)"
+                    raise SchemaError(text) from error
                 if expires:
                     moments = pa.array([expiries.get(item[0]) for item in page], schema.types[-1])
                     batch = pa.RecordBatch.from_arrays([*batch.columns, moments], schema=schema)

@@ -44,7 +44,7 @@ class FakeTable:
 
     position = "p"
 
-    def __init__(self, columns: Mapping[str, str] | None = None) -> None:
+    def __init__(self, columns: Mapping[str, Any] | None = None) -> None:
         fields = [
             {"name": name, "type": kind, "nullable": True, "metadata": {}}
             for name, kind in (columns or {"id": "long"}).items()
@@ -292,6 +292,21 @@ def test_parquet_is_refused_with_its_remedy(
     found = run(monkeypatch, declared, "import", "t", str(file))
     assert isinstance(found.exception, ConfigError)
     assert "pip install 'raftstore[spark]'" in str(found.exception)
+
+
+def test_value_with_a_part_that_is_not_as_declared_is_exported_as_lines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No write looks into nested values, so Parquet may not hold one: lines do, as is said."""
+    numbers = {"type": "array", "elementType": "integer", "containsNull": True}
+    client, row = FakeTable({"id": "long", "tags": numbers}), {"id": 1, "tags": ["x"]}
+    assert run(monkeypatch, client, "import", "t", "-", input=as_lines([row])).exception is None
+    found = run(monkeypatch, client, "export", "t", str(tmp_path / "rows.parquet"))
+    assert isinstance(found.exception, SchemaError)
+    assert "column 'tags'" in str(found.exception)
+    assert "use JSON lines, which hold any value (--format jsonl)" in str(found.exception)
+    assert list(tmp_path.iterdir()) == []
+    assert json.loads(run(monkeypatch, client, "export", "t").stdout)["tags"] == ["x"]
 
 
 # --- lifetimes ------------------------------------------------------------------------------------
