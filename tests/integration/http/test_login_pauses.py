@@ -137,3 +137,23 @@ def test_pause_doubles_up_to_its_longest_and_is_forgotten() -> None:
     for number in range(login_pauses.ENTRIES_MAX + 10):
         pauses.charge(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", str(number), late_s)
     assert len(pauses._by_address) == len(pauses._by_name) == login_pauses.ENTRIES_MAX
+
+
+def test_newest_failures_are_remembered_where_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory is bounded; those that guess now have to wait."""
+    monkeypatch.setattr(login_pauses, "ENTRIES_MAX", 2)
+    pauses = LoginPauses()
+    for address in ("1.1.1.1", "2.2.2.2", "3.3.3.3"):
+        for _ in range(BY_ADDRESS.free + 1):
+            pauses.charge(address, f"of {address}", 1.0)
+    left = [pauses.left_s(f"{n}.{n}.{n}.{n}", "other", 1.0) > 0 for n in (1, 2, 3)]
+    assert left == [False, True, True]
+    for _ in range(4):
+        pauses.charge("3.3.3.3", "of 3.3.3.3", 1.0)
+    for name in ("ann", "bob", "eve"):
+        pauses.refund("3.3.3.3", name)
+    assert [pauses.left_s("3.3.3.3", name, 1.0) > 0 for name in ("ann", "bob", "eve")] == [
+        True, False, False,
+    ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from raftstore.http.metrics import HELP
+from raftstore.http.metrics import HELP, rendered
 from raftstore.protocol.admin import (
     ChannelView,
     ClusterView,
@@ -230,3 +230,18 @@ def test_n8_events_go_on_from_the_number_that_was_told() -> None:
         assert (await http.ask("GET", "/v1/events?limit=0")).status == 400
 
     asked(own, scene)
+
+
+def test_series_of_one_name_are_one_family_in_the_text() -> None:
+    """Of counters and histograms alike: a monitor refuses a family that comes twice."""
+    labels = [(("channel", f"t/{number}"),) for number in range(2)]
+    samples = tuple(("raftstore_reads_total", each, float(at)) for at, each in enumerate(labels))
+    buckets = ((0.1, 1), (float("inf"), 2))
+    histograms = tuple(("raftstore_read_seconds", each, buckets, 0.5, 2) for each in labels)
+    text = rendered(MetricsAnswer(1, samples, histograms)).decode()
+    assert text.count("# TYPE raftstore_reads_total counter") == 1
+    assert text.count("# TYPE raftstore_read_seconds histogram") == 1
+    for number in range(2):
+        assert f'raftstore_reads_total{{channel="t/{number}"}} {number}.0' in text
+        assert f'raftstore_read_seconds_bucket{{channel="t/{number}",le="+Inf"}} 2.0' in text
+        assert f'raftstore_read_seconds_sum{{channel="t/{number}"}} 0.5' in text

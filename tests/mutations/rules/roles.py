@@ -9,6 +9,7 @@ from tests.mutations.syntax import Edit
 ROLES = "tests/unit/core/test_roles.py::test_"
 TERMS = "tests/unit/election/test_terms.py::test_"
 WITNESSES = "tests/unit/engine/catalog/test_witnesses.py::test_"
+FLOORS = "tests/unit/engine/retention/test_floors_alone.py::test_"
 ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
 READERS = "tests/unit/engine/catalog/test_read_replicas.py::test_"
 
@@ -85,6 +86,25 @@ ROLE_RULES: tuple[Mutation, ...] = (
         "A witness trims what its quorum of voters has, witnesses among them.",
         Edit("Floors.of", "not runner.has_rows", "False"),
         directed(WITNESSES + "witness_keeps_records_until_voters_with_rows_have_them"),
+    ),
+    mutation(
+        "W6-rows",
+        "What a witness holds counts as a copy of rows.",
+        Edit("rows_seq", "not config.is_witness(node)", "True"),
+        directed(
+            "tests/unit/core/test_quorum.py::"
+            "test_w6_rows_are_kept_by_as_many_voters_with_rows_as_make_a_majority"
+        ),
+    ),
+    mutation(
+        "W6-configs",
+        "A witness looks at the newest configuration alone, which may be cut off.",
+        Edit(
+            "Floors.rows_seq",
+            "runner.core.known_configs()",
+            "runner.core.known_configs()[-1:]",
+        ),
+        directed(FLOORS + "w6_witness_is_needed_up_to_what_enough_voters_with_rows_have_applied"),
     ),
     mutation(
         "W6-base",

@@ -16,7 +16,7 @@ from raftstore.audit.finding import AuditFinding
 from raftstore.audit.observation import Action, Observation, hash_of_key, hash_of_row
 from raftstore.client import auditor
 from raftstore.client.auditing.audit import Audit
-from raftstore.client.auditing.recorder import Recorder
+from raftstore.client.auditing.recorder import Asked, Candidate, Recorder
 from raftstore.client.auditor import Auditor
 from raftstore.policy.levels import AUDIT_LEVEL
 from raftstore.protocol.audit import ReportViolation
@@ -24,6 +24,7 @@ from raftstore.protocol.message import Done
 from raftstore.types import channel_id
 
 FOUND = 5
+CHANNEL = channel_id(b"t" * 16, 0)
 
 
 class Node:
@@ -47,7 +48,7 @@ class Node:
 
 def find(audit: Audit) -> None:
     """Have the audit find some violations: reads behind a put."""
-    channel = channel_id(b"t" * 16, 0)
+    channel = CHANNEL
     key = hash_of_key(b"k")
     now_ms = audit.now_ms() - 100
     put = Observation(Action.PUT, key, now_ms, now_ms + 1, 20, 20, hash_of_row(b"row"))
@@ -138,3 +139,31 @@ def test_mistake_in_a_delivery_keeps_nobody_from_closing(
     monkeypatch.setattr(auditor, "append_line", fail)
     closed(Audit(1.0, checks=0, evidence="x"), Node(is_silent=False))
     assert "the audit of a client failed when it was closed" in caplog.text
+
+
+def test_key_that_is_not_watched_hides_none_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N7: of a request for many keys each that is watched is noted, with its own row."""
+    audit = Audit(1.0)
+    monkeypatch.setattr(audit, "watches", lambda key: key != b"b")
+    seen: list[Any] = []
+    monkeypatch.setattr(audit, "observe", lambda *of: seen.append(of))
+    recorder = Recorder(audit)
+    assert recorder.began([b"b"]) is None
+    assert recorder.began([b"b", b"a"]) is not None
+    info: Any = SimpleNamespace(
+        name="t", durability="fsync", channels=[SimpleNamespace(channel=CHANNEL)]
+    )
+    keys = [b"a", b"b", b"c"]
+    served: Any = SimpleNamespace(node="n1@0", applied_seq=9, term=3, staleness_ms=4, lag=5)
+    answer: Any = SimpleNamespace(served=served, seqs=[0, 1, 2, 3], values=[None, b"A", b"B", b"C"])
+    wanted: Any = SimpleNamespace(pin=0, level="bounded", min_seq=6, max_staleness_ms=7, max_lag=8)
+    recorder.read(Asked(info, 0, keys, wanted, 1.0), answer, 1)
+    assert [(channel, name, each.key, each.version, each.row) for channel, name, each in seen] == [
+        (CHANNEL, "t/0", hash_of_key(key), version, hash_of_row(row))
+        for key, version, row in ((b"a", 1, b"A"), (b"c", 3, b"C"))
+    ]
+    first = seen[0][2]
+    assert (first.staleness_ms, first.lag, first.min_seq) == (4, 5, 6)
+    assert (first.max_staleness_ms, first.max_lag, first.seq, first.term) == (7, 8, 9, 3)
+    newest = recorder.take_candidate()
+    assert newest == Candidate(info, 0, b"c", 9, "n1")

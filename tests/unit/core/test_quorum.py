@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftstore.core.quorum import has_quorum, is_only_witness, majority, quorum_seq
+from raftstore.core.quorum import has_quorum, is_only_witness, majority, quorum_seq, rows_seq
 from raftstore.types import ChannelConfig, MemberRole, NodeId, Seq
 from tests.core_world import N1, N2, N3, OUTSIDER, TRIO
 
@@ -46,6 +46,7 @@ def test_quorum_seq_needs_both_majorities_when_joint() -> None:
 def test_quorum_is_impossible_without_voters() -> None:
     """An empty configuration elects and commits nothing."""
     assert quorum_seq(ChannelConfig(()), {N1: Seq(3)}) == 0
+    assert quorum_seq(ChannelConfig(((),)), {N1: Seq(3)}) == 0
     assert not has_quorum(ChannelConfig(()), {N1})
     assert not has_quorum(ChannelConfig(((),)), {N1})
 
@@ -65,6 +66,22 @@ def test_quorum_seq_is_held_by_a_majority_and_the_next_is_not(seqs: list[int]) -
     held = quorum_seq(ChannelConfig((tuple(nodes),)), dict(zip(nodes, map(Seq, seqs), strict=True)))
     assert sum(seq >= held for seq in seqs) >= majority(len(seqs))
     assert sum(seq >= held + 1 for seq in seqs) < majority(len(seqs))
+
+
+def test_w6_rows_are_kept_by_as_many_voters_with_rows_as_make_a_majority() -> None:
+    """A witness's copy has none; of both voter sets when joint, and never with too few of them."""
+    witness = ChannelConfig(((N1, N2, N3),), roles={N3: MemberRole.WITNESS})
+    match = {N1: Seq(7), N2: Seq(5), N3: Seq(9)}
+    assert rows_seq(witness, match) == 5
+    assert rows_seq(witness, {N1: Seq(7), N3: Seq(9)}) == 0
+    assert rows_seq(TRIO, match) == quorum_seq(TRIO, match) == 7
+    n4, n5 = NodeId("n4"), NodeId("n5")
+    joint = ChannelConfig(JOINT.voter_sets, roles={N3: MemberRole.WITNESS})
+    assert rows_seq(joint, {**match, n4: Seq(4), n5: Seq(6)}) == 4
+    assert rows_seq(joint, {**match, n4: Seq(8), n5: Seq(6)}) == 5
+    two = ChannelConfig(((N1, N2, N3, n4),), roles=dict.fromkeys((N3, n4), MemberRole.WITNESS))
+    assert rows_seq(two, {**match, n4: Seq(9)}) == 0
+    assert rows_seq(ChannelConfig(()), match) == rows_seq(ChannelConfig(((),)), match) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from raftstore.ports.log import EMPTY_BASE, Base, DroppedRecords
 from raftstore.ports.tables import Barrier, MergeStep
 from raftstore.protocol.records import Record
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS
-from raftstore.types import ChannelConfig, ChannelId, NodeId, Seq, channel_id
+from raftstore.types import FOUNDING_NUMBER, ChannelConfig, ChannelId, NodeId, Seq, channel_id
 from tests.core_bench import record
 
 CHANNEL, OTHER, THIRD = (channel_id(b"orders-table-id!", number) for number in (3, 4, 5))
@@ -242,7 +242,7 @@ class Bench:
     def heard(self, node: NodeId, applied: int, *channels: ChannelId) -> None:
         """The node reported that it applied so much."""
         for channel in channels or (CHANNEL, OTHER, THIRD):
-            told = SimpleNamespace(applied_seq=Seq(applied))
+            told = SimpleNamespace(applied_seq=Seq(applied), replica=FOUNDING_NUMBER)
             self.positions.setdefault(channel, {})[node] = told
 
     def told(self) -> list[tuple[str, dict[str, object]]]:

@@ -255,3 +255,37 @@ def test_node_that_is_stopped_joins_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         return await Joining(store, token, "n4:1", 6).wait_until_joined(stop)
 
     assert not asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (lambda _: None, "n1:1 did not answer within 50 ms"),
+        (lambda _: ConnectionLostError("it is gone"), "n1:1 did not answer"),
+        (refuses("no_leader", "there is none"), "n1:1: there is none"),
+        (None, "cannot connect to n1:1"),
+    ],
+)
+def test_node_says_why_it_has_not_joined_yet(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    first: Callable[[Join], Answer] | None,
+    why: str,
+) -> None:
+    """An operator waits for it. One that has joined asks nobody again."""
+    monkeypatch.setattr(f"{__name__}.SEEDS", ("n1:1",))
+    cluster = Cluster(n1=in_turn(first or accepts, accepts))
+    if first is None:
+        connect, left = cluster.connect, [1]
+
+        async def lost_once(address: str, **how: Any) -> Any:
+            if left.pop() if left else 0:
+                raise ConnectionLostError(f"cannot connect to {address}")
+            return await connect(address, **how)
+
+        monkeypatch.setattr(cluster, "connect", lost_once)
+    with caplog.at_level("INFO", logger="raftstore"):
+        join(monkeypatch, cluster)
+    assert [record.getMessage() for record in caplog.records] == ["joining", "joined"]
+    assert why in str(caplog.records[0].__dict__)
+    assert cluster.asked[-1] == ("n1:1", "Join")

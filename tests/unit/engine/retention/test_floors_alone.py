@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raftstore.engine.retention.floors import Floor
-from raftstore.types import ChannelConfig, NodeId, Seq
+from raftstore.types import ChannelConfig, MemberRole, NodeId, ReplicaNumber, Seq, Term
 from tests.unit.engine.retention_bench import CHANNEL, OTHER, A, B, Bench, C
 
 
@@ -251,3 +251,25 @@ def test_floors_that_were_given_up_are_forgotten_with_their_owners() -> None:
     bench.readers.asked(CHANNEL, 7, Seq(3), bench.now_ms)
     assert floors(bench)["client 7"][3], "one that comes again is judged again"
     assert register.given_up_total == 53
+
+
+def test_w6_witness_is_needed_up_to_what_enough_voters_with_rows_have_applied() -> None:
+    """In each configuration that may count, and by the life of a replica that it names (M4)."""
+    bench = Bench()
+    config = ChannelConfig(((A, B, C),), roles={A: MemberRole.WITNESS})
+    known = [config]
+    bench.mine.core.known_configs = lambda: [(Seq(1), Term(1), each) for each in known]
+    bench.heard(B, 12)
+    bench.heard(C, 30)
+
+    def needed(limit: int) -> int:
+        return bench.retention.floors.rows_seq(bench.mine, Seq(limit))
+
+    assert [needed(limit) for limit in (99, 12, 11)] == [12, 12, 11]
+    known.insert(0, ChannelConfig(((A, C),), roles={A: MemberRole.WITNESS}))
+    assert needed(99) == 0
+    known[0] = ChannelConfig(((A, B, C),))
+    bench.heard(A, 5)
+    assert needed(99) == 12
+    known[:] = [ChannelConfig(((A, B, C),), numbers={B: ReplicaNumber(7)})]
+    assert needed(99) == 5
