@@ -309,6 +309,37 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "S8-m8-undone",
+        "A cancelled order waits for two sets of which the new one has no majority.",
+        Edit(
+            "next_step",
+            "config.is_joint and situation.is_own_term and _is_cancelled(config, target)",
+            "False",
+        ),
+        directed(
+            "tests/unit/core/test_changes.py::"
+            "test_new_voter_that_dies_at_once_does_not_hold_the_channel"
+        ),
+    ),
+    mutation(
+        "S8-m8-own",
+        "A leader takes its own joint record for another's.",
+        Edit("Change._situation", "configs.current_term == state.term", "False"),
+        directed(
+            "tests/unit/core/test_changes.py::"
+            "test_new_voter_that_dies_at_once_does_not_hold_the_channel"
+        ),
+    ),
+    mutation(
+        "S8-m13-asks",
+        "A removed replica asks its leader for history over each new connection.",
+        Edit("CatchUp.ask", "state.is_removed", "False"),
+        directed(
+            "tests/unit/core/test_numbers.py::"
+            "test_removed_replica_stands_and_asks_no_more_until_a_leader_counts_on_it"
+        ),
+    ),
+    mutation(
         "S8-m9-forward",
         "Two voter sets stay in force while the catalog is not known.",
         Edit(

@@ -175,6 +175,8 @@ def test_removed_replica_stands_and_asks_no_more_until_a_leader_counts_on_it() -
     bench.receive(RemovedNotice(CHANNEL, Term(2), Seq(2), Seq(3)), N1)
     assert bench.replica.is_removed
     assert bench.sent(MsgSyncRequest, bench.wait(5_000)) == []
+    again = bench.follow(N1, 2)  # over a new connection
+    assert (bench.sent(MsgSyncRequest, again), bench.replica.is_removed) == ([], True)
     assert bench.replica.config() == NUMBERED
     bench.receive(CommitNotice(CHANNEL, Term(2), Seq(1), Seq(4), Term(2), b""), N1)
     assert not bench.replica.is_removed
