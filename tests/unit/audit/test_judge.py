@@ -200,6 +200,15 @@ def test_versions_side_by_side_do_not_contradict() -> None:
         assert bench.read(2, seq, version, level="any") == [], (seq, version)
 
 
+def test_each_answer_says_that_the_row_was_the_same_since_the_one_before() -> None:
+    """N7: it was version 20 up to the last position that showed it."""
+    bench = Bench()
+    for at, seq in enumerate((30, 45, 40)):
+        assert bench.read(2 * at, seq, 20, level="any") == []
+    assert bench.read(8, 44, 35, level="any") == [FindingKind.TWO_ROWS]
+    assert "as of seq 45" in bench.found[0].text
+
+
 def test_contradiction_is_found_once_and_not_with_each_later_answer() -> None:
     """N7: which answer is wrong nobody knows, so the judge begins anew."""
     bench = Bench()

@@ -165,5 +165,34 @@ def test_key_that_is_not_watched_hides_none_behind_it(monkeypatch: pytest.Monkey
     first = seen[0][2]
     assert (first.staleness_ms, first.lag, first.min_seq) == (4, 5, 6)
     assert (first.max_staleness_ms, first.max_lag, first.seq, first.term) == (7, 8, 9, 3)
-    newest = recorder.take_candidate()
-    assert newest == Candidate(info, 0, b"c", 9, "n1")
+    assert recorder.take_candidate() == Candidate(info, 0, b"c", 9, "n1")
+    audit.checks = 0
+    recorder.read(Asked(info, 0, keys, wanted, 1.0), answer, 1)
+    assert recorder.take_candidate() == Candidate(info, 0, b"a", 9, "n1")
+    assert recorder.take_candidate() is None, "without checks nobody takes them"
+
+
+def test_keys_that_are_watched_stay_so_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N7: what was known of them is worth something then."""
+    now_ms = 5_000.0
+    monkeypatch.setattr(Audit, "now_ms", staticmethod(lambda: now_ms))
+    audit = Audit(0.5, rotate=60.0)
+    keys = [b"%d" % number for number in range(100)]
+
+    def watched() -> list[bytes]:
+        return [key for key in keys if audit.watches(key)]
+
+    def read() -> list[bytes]:
+        seen = Observation(Action.GET, b"k", now_ms - 1, now_ms, 1, 0, hash_of_row(None))
+        audit.observe(CHANNEL, "t/0", seen)
+        return watched()
+
+    first = watched()
+    assert read() == first
+    now_ms = 64_999.0
+    assert read() == first
+    now_ms = 65_000.0
+    other = read()
+    assert other != first
+    now_ms += 59_999
+    assert read() == other

@@ -111,6 +111,8 @@ ALLOWED = [
     ("names = sorted(n for n in set(command))", ""),
     ("known = command in {1, 2}", ""),
     ("count = len(set(command)) + max({1, 2})", ""),
+    ("drawn: random.Random = command", "import random"),
+    ("total = sum(command) + sum(command.values()) + sum([1])", ""),
     ("time = command; later = time.time", "import time"),
     ("total = self.add(command)", ""),
     ("table = {}; table['a'] = 1", ""),

@@ -289,3 +289,13 @@ def test_node_says_why_it_has_not_joined_yet(
     assert [record.getMessage() for record in caplog.records] == ["joining", "joined"]
     assert why in str(caplog.records[0].__dict__)
     assert cluster.asked[-1] == ("n1:1", "Join")
+
+
+@pytest.mark.parametrize("answer", [None, Failed(3, "unavailable", "not now")])
+def test_node_that_does_not_learn_where_the_others_are_goes_on_asking(
+    monkeypatch: pytest.MonkeyPatch, answer: Message | None
+) -> None:
+    """The next round asks those that it knows."""
+    monkeypatch.setattr(Connection, "_info", lambda *_: answer)
+    cluster = Cluster(n1=in_turn(refuses("no_leader"), accepts))
+    assert join(monkeypatch, cluster).cluster_id == CLUSTER

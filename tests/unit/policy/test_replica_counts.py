@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftstore.policy.evacuation import HostedChannel
-from raftstore.policy.open_moves import MOVES_OPEN_MIN
+from raftstore.policy.open_moves import MOVES_OF_TAKER_MAX, MOVES_OPEN_MIN, moves_at_once
 from raftstore.policy.placement import crowded
 from raftstore.policy.replica_counts import CountChange, CountedNodes, plan_counts
 from raftstore.types import ChannelId, NodeId
@@ -159,3 +159,16 @@ def test_witness_goes_first_and_the_last_table_never() -> None:
     assert planned(one, to=1, leaving=(N2,), leader=N2)[0].voters == (N2,)
     [order] = planned(one, to=3, leader=N2)
     assert (order.voters, order.witnesses) == ((N1, N2, N3), (N1,))
+
+
+def test_channel_that_cannot_be_changed_holds_up_no_other() -> None:
+    """No node is free for it, or the one that is gets enough already."""
+    full = HostedChannel(channel(1), (N1, N2))
+    other = HostedChannel(channel(2), (N1, N3))
+    [order] = planned(full, other, to=3, takers=(N1, N2))
+    assert (order.channel, order.voters) == (channel(2), (N1, N3, N2))
+    nodes = [NodeId(f"m{number}") for number in range(10)]
+    many = [HostedChannel(channel(number), tuple(nodes[:9])) for number in range(8)]
+    able = CountedNodes(nodes, (), lambda _: True)
+    orders = plan_counts(many, {each.channel: 10 for each in many}, able, lambda _: nodes[0])
+    assert len(orders) == MOVES_OF_TAKER_MAX < moves_at_once(len(nodes))

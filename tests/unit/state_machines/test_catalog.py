@@ -404,6 +404,8 @@ def test_table_that_was_not_edited_is_the_same_only_as_it_was_asked_for(
     assert not other.same_definition(whole)
     edited = msgspec.structs.replace(whole, was_edited=True)
     is_operators = not {"schema_json", "partitions"}.intersection(changes)
+    older = msgspec.structs.replace(whole, format=EDITED_FORMAT)
+    assert older.same_definition(other) is is_operators
     assert edited.same_definition(other) is is_operators
     assert other.same_definition(edited) is is_operators
 

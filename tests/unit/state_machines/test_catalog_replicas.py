@@ -357,3 +357,16 @@ def test_w1_order_that_leans_on_witnesses_is_refused_with_their_number() -> None
     assert rows_problem(voters, witnesses) is None
     witnesses |= dict.fromkeys((N2, N3), MemberRole.WITNESS)
     assert str(rows_problem(voters, witnesses)).startswith("3 of 4 voters would be witnesses;")
+
+
+def test_w3_witness_is_led_by_and_leads_nothing() -> None:
+    """The leaders that are planned are voters with rows."""
+    store = Store()
+    assert store.catalog.leaders_of(CHANNEL) == FOUNDERS
+    seq = store.ordered(N1, N2, N4, witnesses=(N4,))
+    roles = {N4: MemberRole.WITNESS}
+    numbers = {N4: ReplicaNumber(seq)}
+    store.report(9, N1, N2, N4, numbers=numbers, change=seq, ended=True, roles=roles)
+    assert store.catalog.leaders_of(CHANNEL) == (N1, N2)
+    assert store.catalog.roles_of(CHANNEL) == roles
+    assert store.catalog.roles_of(SECOND) == {}

@@ -170,6 +170,18 @@ def test_results_are_removed_within_a_record_oldest_first() -> None:
     assert (bench.head.results, bench.head.first_result) == (3, 4)
 
 
+def test_results_of_a_record_that_failed_are_not_counted() -> None:
+    """S6.7: what is removed later is the same as at a replica that saw no failure."""
+    benches = [MachineBench(Counter, MachineRules(results_kept=3)) for _ in range(2)]
+    for number_of, bench in enumerate(benches):
+        applied(bench, [number(1)] * 4)
+        if number_of:
+            failed(bench, [number(1), number(666)])
+        applied(bench, [number(1)] * 2)
+        bench.command(number(1))
+    assert benches[0].state == benches[1].state
+
+
 def test_records_that_are_no_lists_of_commands_are_refused_before_and_after_the_log() -> None:
     """By the leader with what is wrong; by a replica as damage."""
     good = encode_command(b"k", b"c")

@@ -447,6 +447,29 @@ def test_a_snapshot_that_does_not_restore_is_a_failure_with_its_reason() -> None
     )
 
 
+def test_query_never_asks_a_machine_whose_restoring_failed() -> None:
+    """It would answer from an empty one; the next question restores again."""
+    fails = [True]
+
+    class Lossy(Tally):
+        def query(self, request: bytes, context: QueryContext) -> bytes:
+            return b"%d" % self.totals.get(context.key, 0)
+
+        def restore(self, chunks: Iterable[bytes]) -> None:
+            if fails:
+                raise KeyError("totals")
+            super().restore(chunks)
+
+    bench = MachineBench(Tally, MachineRules(journal_bytes=1))
+    bench.command(number(7))
+    bench.restart(Lossy)
+    for _ in range(2):
+        answer = bench.user.query_memory(b"k", b"", bench.view().state)
+        assert "does not restore: KeyError" in answer.reason
+    fails.clear()
+    assert bench.user.query_memory(b"k", b"", bench.view().state).result == b"7"
+
+
 def test_records_of_tables_are_refused() -> None:
     """They would be applied by nobody."""
     bench = MachineBench(Counter)
