@@ -56,6 +56,7 @@ def test_channel_that_an_operator_moved_stays_away_for_a_while() -> None:
     assert (bench.mine(), bench.given.report(B)) == (set(), ())
     bench.give(1, until_ms=bench.now_ms)
     assert bench.mine() == {1}
+    bench.given.asked(bench.runner(1), 10**9)
     bench.given.leader_changed(bench.runner(1), LED, bench.now_ms)
     assert bench.mine() == set()
 

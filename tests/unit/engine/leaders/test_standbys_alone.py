@@ -110,6 +110,11 @@ def test_fip_17_entries_and_exits_are_counted_and_one_event_of_a_look() -> None:
     assert bench.look() == [
         {"name": "iss_changed", "entered": 2, "left": 0, "first": "t/0 b entered; t/0 c entered"}
     ]
+    bench.late.add(B)
+    bench.up.discard(W)
+    assert bench.standbys.in_sync(bench.runner) == InSync((C,), 1)
+    bench.late.clear()
+    bench.up.add(W)
     bench.report(C, 100 - MAX_LAG - 1)
     assert bench.standbys.why_not_in_sync(bench.runner, C) == "it has 6 rows to apply"
     assert bench.standbys.why_not_in_sync(bench.runner, B) == ""
@@ -163,6 +168,7 @@ def test_leader_that_has_committed_nothing_in_its_term_or_leads_no_more_knows_no
     bench.report(B, 100)
     bench.runner.core.leader_is_ready = False
     assert bench.standbys.in_sync(bench.runner) is None
+    assert bench.standbys.counts() == {"hot_standbys": 2, "in_sync": 0}
     bench.runner.core.leader_is_ready = True
     bench.standbys.leader_changed(bench.runner, None, bench.now_ms)
     assert bench.iss() == ()
