@@ -6,8 +6,9 @@ import pytest
 
 from raftstore.client.comparing import comparison
 from raftstore.errors import UnavailableError
-from raftstore.protocol.replica_checks import HashHistoryAnswer
+from raftstore.protocol.replica_checks import ROW_ENTRY, HashHistoryAnswer
 from raftstore.types import Seq
+from tests.unit.client import test_comparison
 from tests.unit.client.test_comparison import END, Replica, compared, replicas_of, row_key
 
 
@@ -67,3 +68,32 @@ def test_range_that_differs_is_reported_once_although_its_state_was_given_up() -
         found = compared(replicas, shown_max=3)
         assert len(set(found.ranges)) == len(found.ranges)
         assert len(found.keys) == 3
+
+
+def test_log_that_is_trimmed_again_and_again_is_compared_by_its_rows_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S13: it is said, and no history is called equal."""
+    replicas = replicas_of(50)
+    chain = Replica.chain
+
+    def trims(self: Replica, seq: Seq) -> HashHistoryAnswer:
+        self.base += 2
+        return chain(self, seq)
+
+    monkeypatch.setattr(Replica, "chain", trims)
+    found = compared(replicas)
+    assert {each.not_compared for each in found.replicas} == {
+        "its log was trimmed again and again while it was compared"
+    }
+
+
+def test_row_of_a_table_whose_schema_is_not_known_is_named_in_hex(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S13: a key is shown in any case."""
+    replicas = replicas_of(50)
+    key = row_key(17)
+    replicas["n2"].entries[key] = b"another"
+    monkeypatch.setattr(test_comparison, "SCHEMA", None)
+    assert [each.key for each in compared(replicas).keys] == [key[len(ROW_ENTRY) :].hex()]
