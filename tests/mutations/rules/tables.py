@@ -31,7 +31,7 @@ TABLES_RULES: tuple[Mutation, ...] = (
         "The table of a dropped channel is closed under a reader's snapshot.",
         Edit(
             "ChannelDatabase._is_unused",
-            "self._is_retired and not self._snapshots and not self._holds",
+            "self._is_retired and not self._shown and not self._holds",
             "self._is_retired and not self._holds",
         ),
         directed(DATABASES + "dropped_table_is_kept_until_its_last_reader_has_closed_it"),
