@@ -1,4 +1,5 @@
-"""``raftstore backup``: tables in files that outlive the cluster, and back into another one."""
+"""``raftstore backup``: tables and channel sets in files that outlive the cluster, and back into
+another one."""
 
 from __future__ import annotations
 
@@ -32,36 +33,51 @@ def backups() -> None:
 @click.option(
     "--table", "tables", multiple=True, metavar="NAME", help="Only this table; may be repeated."
 )
+@click.option(
+    "--channelset",
+    "channelsets",
+    multiple=True,
+    metavar="NAME",
+    help="Only this channel set; may be repeated.",
+)
 @click.option("--full", is_flag=True, help="Read and write all of it, whatever is there.")
 @pass_context
-def create(context: Context, /, place: str, tables: tuple[str, ...], *, full: bool) -> None:
-    """Write a backup of all tables, or of some.
+def create(
+    context: Context,
+    /,
+    place: str,
+    *,
+    tables: tuple[str, ...],
+    channelsets: tuple[str, ...],
+    full: bool,
+) -> None:
+    """Write a backup of all tables and channel sets, or of some.
 
-    Each table is in it as it was at one moment, and each micro-batch as a whole or not at all.
+    Each table is in it as it was at one moment, and each micro-batch as a whole or not at all. Each
+    partition of a channel set is in it as it was at one position.
     Partitions that did not change since the newest backup of the place are not read again, and
     files that are there are not written again. A backup that was stopped is none; what it wrote is
-    used by the next one. Channel sets are in no backup; those left out are named.
+    used by the next one.
 
     \b
     Example:
       raftstore backup create /backups
-      raftstore backup create s3://bucket/backups --table orders
+      raftstore backup create s3://bucket/backups --table orders --channelset counters
     """
     from raftstore.backup import create_backup
 
     with context.connect() as client, rows_progress("rows backed up") as tell:
         made = create_backup(
-            client, place, tables=tables, full=full, progress=lambda report: tell(report.rows)
+            client,
+            place,
+            tables=tables,
+            channelsets=channelsets,
+            full=full,
+            progress=lambda report: tell(report.rows),
         )
-        left_out = [] if tables else [info.name for info in client.channelsets()]
     reported = _shown(made)
-    positions = {table.name: table.position for table in made.tables}
-    context.show({**reported, "positions": positions, "left_out": left_out}, [reported])
-    if left_out:
-        context.say(
-            f"warning: not in the backup: channel sets {', '.join(left_out)}, whose state is that "
-            "of their machines; a backup is of tables"
-        )
+    positions = {each.name: each.position for each in made.parts}
+    context.show({**reported, "positions": positions}, [reported])
 
 
 @backups.command("ls")
@@ -100,7 +116,8 @@ def verify(context: Context, /, place: str, backup: str | None) -> int:
     """Read every file of a backup, the newest one by default, and check it; needs no cluster.
 
     Checked are the hash of each file, its rows, their order and partition, the checksum that each
-    row got from its writer, and the columns. Exit code 7 when something is wrong.
+    row got from its writer, and the columns; likewise the states of channel sets. Exit code 7 when
+    something is wrong.
 
     \b
     Example:
@@ -114,6 +131,7 @@ def verify(context: Context, /, place: str, backup: str | None) -> int:
     reported: dict[str, Any] = {
         "backup": found.backup,
         "tables": found.tables,
+        "channelsets": found.channelsets,
         "files": found.files,
         "rows": found.rows,
         "bytes": found.bytes,
@@ -135,6 +153,13 @@ def verify(context: Context, /, place: str, backup: str | None) -> int:
     metavar="NAME[=NEW]",
     help="Only this table, under another name if one is given; may be repeated.",
 )
+@click.option(
+    "--channelset",
+    "channelsets",
+    multiple=True,
+    metavar="NAME[=NEW]",
+    help="The same of a channel set.",
+)
 @click.option("--replicas", type=click.IntRange(1), help="Of each partition.  [default: as before]")
 @pass_context
 def restore(
@@ -144,13 +169,16 @@ def restore(
     backup: str | None,
     *,
     tables: tuple[str, ...],
+    channelsets: tuple[str, ...],
     replicas: int | None,
 ) -> None:
-    """Restore tables of a backup, the newest one by default, as new tables.
+    """Restore tables and channel sets of a backup, the newest one by default, as new ones.
 
-    Nothing of them can be read or written before all of them are whole. Writers of micro-batches,
-    Spark's streams among them, go on behind their last batch. Refused over a table that exists.
-    A restore that was stopped goes on when it is repeated; to give it up, drop its tables.
+    Nothing of them can be read, written or commanded before all of them are whole. Writers of
+    micro-batches, Spark's streams among them, go on behind their last batch. A channel set needs
+    its machine on the nodes, in a version that goes on where the backup's was; guids of commands to
+    the source are not known in it. Refused over what exists. A restore that was stopped goes on
+    when it is repeated; to give it up, drop what it made.
 
     \b
     Example:
@@ -164,11 +192,12 @@ def restore(
             client,
             place,
             backup,
-            tables=_renamed(tables),
+            tables=_renamed("--table", tables),
+            channelsets=_renamed("--channelset", channelsets),
             replicas=replicas,
             progress=lambda report: tell(report.rows),
         )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "table": table.name,
             "from": table.source,
@@ -178,7 +207,17 @@ def restore(
         }
         for table in done.tables
     ]
-    context.show({"backup": done.backup, "tables": rows}, rows)
+    sets: list[dict[str, Any]] = [
+        {
+            "channelset": each.name,
+            "from": each.source,
+            "machine": each.machine,
+            "entries": each.entries,
+            "commands": each.commands,
+        }
+        for each in done.channelsets
+    ]
+    context.show({"backup": done.backup, "tables": rows, "channelsets": sets}, [*rows, *sets])
 
 
 @backups.command()
@@ -209,15 +248,15 @@ def rm(context: Context, /, place: str, backup: tuple[str, ...], *, force: bool)
     context.show({**reported, "backups": list(done.backups)}, [reported])
 
 
-def _renamed(tables: tuple[str, ...]) -> dict[str, str]:
+def _renamed(option: str, given_names: tuple[str, ...]) -> dict[str, str]:
     """``orders=older`` -> {"orders": "older"}; the name alone stays."""
     names: dict[str, str] = {}
-    for given in tables:
+    for given in given_names:
         source, _, target = given.partition("=")
         if not source or given.endswith("="):
-            raise click.UsageError(f"--table {given!r} names no table; give NAME or NAME=NEW.")
+            raise click.UsageError(f"{option} {given!r} gives no name; give NAME or NAME=NEW.")
         if source in names:
-            raise click.UsageError(f"--table names {source} twice; leave one out.")
+            raise click.UsageError(f"{option} names {source} twice; leave one out.")
         names[source] = target or source
     return names
 
@@ -228,6 +267,7 @@ def _shown(made: Manifest) -> dict[str, Any]:
         "backup": made.id,
         "at": at.isoformat(timespec="seconds"),
         "tables": len(made.tables),
+        "channelsets": len(made.sets),
         "rows": made.rows,
         "bytes": made.bytes,
         "new": made.new_bytes,

@@ -349,6 +349,7 @@ def _summary(info: TableInfo) -> dict[str, Any]:
         "replicas": info.replicas,
         "durability": info.durability,
         "max_lag": info.max_lag,
+        "restoring": info.settings.restoring is not None,
         "leaderless": sum(channel.leader is None for channel in info.channels),
     }
 

@@ -281,11 +281,13 @@ class CommandContext:
     key: bytes
     """By which the command was sent to this partition."""
     seq: Seq
-    """The command's place in the channel's log; it grows with every command."""
+    """Grows with every command. It is the command's place in the channel's log; where the state
+    came from a backup it is far above that, and above all that the source was given."""
     term: Term
+    """The leader's; it never goes back, and it goes on above the source's, too."""
     time_ms: int
     """The leader's wall clock when it ordered the command, in milliseconds since 1970; it never
-    goes back within a channel."""
+    goes back within a channel, nor behind a restore."""
     guid: Guid
     """Names the command: a retry has the same."""
     partition: int

@@ -360,6 +360,11 @@ class CommandMachine(RecordMachine):
         """Read all again from the state: what was computed last may not be in it."""
 
     @abstractmethod
+    def is_whole(self, get: Callable[[bytes], bytes | None]) -> bool:
+        """Whether the state is all that it begins with: False while it comes from a backup. Once it
+        is, it stays so."""
+
+    @abstractmethod
     def version_in_force(self, get: Callable[[bytes], bytes | None]) -> int:
         """The version by which the next command is applied."""
 

@@ -325,6 +325,8 @@ class RecordKind(IntEnum):
     """Made by the leader: a command is skipped, or another version of the machine is in force."""
     MACHINE_COMMANDS = 15
     """Several commands of one client in a record; each occupies one seq."""
+    MACHINE_RESTORE = 16
+    """A portion of a machine's state that comes from a backup (``protocol.machine_restore``)."""
 
 
 class DiskRoom(IntEnum):

@@ -74,7 +74,7 @@ class ChangeWorld:
         host: Any = SimpleNamespace(
             channels={
                 CHANNEL: SimpleNamespace(
-                    channel=CHANNEL, name="t/0", table_settings=DEFAULT_SETTINGS
+                    channel=CHANNEL, name="t/0", table_settings=DEFAULT_SETTINGS, commands=None
                 )
             },
             serving_refusal=lambda runner: self.refusal,

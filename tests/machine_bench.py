@@ -30,10 +30,12 @@ class MachineBench:
         rules: MachineRules = DEFAULT_RULES,
         *,
         first_version: int = 1,
+        from_backup: bool = False,
     ) -> None:
         self.code = machine
         self.rules = rules
         self.first_version = first_version
+        self.from_backup = from_backup
         self.rows: dict[bytes, bytes] = {}
         self.state: dict[bytes, bytes] = {}
         self.seq = 0
@@ -45,6 +47,7 @@ class MachineBench:
             partition=3,
             first_version=self.first_version,
             rules=self.rules,
+            from_backup=self.from_backup,
         )
 
     def restart(self, code: type[StateMachine] | None = None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "guarantees.md"
 HELD = ROOT / "tests" / "data" / "guarantees.txt"
-PROMISING = ("Writes", "Reads", "Durability")
+PROMISING = ("Writes", "Backups and restores", "Reads", "Durability")
 """The sections that promise; the others say where to read on, and what is not there."""
 SENTENCES_MIN = 50
 

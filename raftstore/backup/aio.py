@@ -30,6 +30,7 @@ async def create_backup(
     url: str,
     *,
     tables: Sequence[str] = (),
+    channelsets: Sequence[str] = (),
     full: bool = False,
     progress: OnProgress = nobody,
     timeout: float | None = None,
@@ -39,7 +40,9 @@ async def create_backup(
 
     def work(watched: OnProgress) -> Manifest:
         with connect(endpoints, timeout=timeout) as client:
-            return create.create_backup(client, url, tables=tables, full=full, progress=watched)
+            return create.create_backup(
+                client, url, tables=tables, channelsets=channelsets, full=full, progress=watched
+            )
 
     return await _in_thread(work, progress)
 
@@ -50,16 +53,24 @@ async def restore_backup(
     backup: str | None = None,
     *,
     tables: Sequence[str] | Mapping[str, str] = (),
+    channelsets: Sequence[str] | Mapping[str, str] = (),
     replicas: int | None = None,
     progress: OnProgress = nobody,
     timeout: float | None = None,
 ) -> Restored:
-    """Restore tables of a backup; ``endpoints``, ``timeout`` and ``progress`` as above."""
+    """Restore tables and channel sets of a backup; ``endpoints``, ``timeout`` and ``progress`` as
+    above."""
 
     def work(watched: OnProgress) -> Restored:
         with connect(endpoints, timeout=timeout) as client:
             return restore.restore_backup(
-                client, url, backup, tables=tables, replicas=replicas, progress=watched
+                client,
+                url,
+                backup,
+                tables=tables,
+                channelsets=channelsets,
+                replicas=replicas,
+                progress=watched,
             )
 
     return await _in_thread(work, progress)

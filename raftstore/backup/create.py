@@ -1,8 +1,9 @@
-"""Taking a backup: each table in one state of all its partitions, with who had written what.
+"""Taking a backup: each table in one state of all its partitions, with who had written what, and
+channel sets (``create_sets``).
 
 A partition whose position is that of the newest backup is not read again. Of one that moved every
 row is read, and only files whose content is new are written: files are cut where the rows
-themselves say (``_is_cut``), so a change touches the file that it is in and no other. That is right
+themselves say (``cutting``), so a change touches the file that it is in and no other. That is right
 with deletes, lifetimes and logs that were trimmed (docs/decisions/0033).
 """
 
@@ -10,15 +11,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
-from zlib import crc32
+
+from msgspec import UNSET
 
 from raftstore.backup.claims import creation
+from raftstore.backup.create_sets import SetCreation
+from raftstore.backup.cutting import cut
 from raftstore.backup.data_files import TableFiles
 from raftstore.backup.manifest import (
     FORMAT,
+    TABLES_FORMAT,
+    ChannelSetBackup,
     DataFile,
     Manifest,
     PartitionBackup,
@@ -32,8 +38,6 @@ from raftstore.backup.restore import RESTORE_WRITER
 from raftstore.client.batches.batch_writes import TableWriters
 from raftstore.client.blocking.client import Client, Table
 from raftstore.client.blocking.snapshots import Snapshot
-from raftstore.client.scans.scanning import Item
-from raftstore.config import MIB
 from raftstore.errors import (
     ArgumentError,
     BackupError,
@@ -44,11 +48,6 @@ from raftstore.errors import (
 from raftstore.protocol.admin import TableInfo
 from raftstore.version import VERSION
 
-CUT_SHARE: Final = 65_536
-"""A file ends behind about one row in so many."""
-FILE_ROWS_MAX: Final = 4 * CUT_SHARE
-FILE_BYTES_MAX: Final = 64 * MIB
-"""Keys and values of one file, about: it ends behind the row that reaches it."""
 IDLE_S: Final = 600.0
 """Nodes keep the states of partitions that wait for their turn so long, within
 ``read.scan_pin_life_ms``."""
@@ -63,40 +62,35 @@ def create_backup(
     url: str,
     *,
     tables: Sequence[str] = (),
+    channelsets: Sequence[str] = (),
     full: bool = False,
     progress: OnProgress = nobody,
 ) -> Manifest:
-    """Write a backup of tables, of all there are by default, to a directory or a URL of fsspec.
+    """Write a backup of tables and channel sets to a directory or a URL of fsspec; of all there
+    are, unless some of either are named.
 
     Each table is taken in one state: everything acknowledged before its turn is in it, and each
-    micro-batch as a whole or not at all. The backup exists when its manifest does, at the end; what
-    a call that was stopped has written is used by the next one. ``full``: read and write everything
-    again, whatever is there. Channel sets are in no backup (``client.channelsets`` lists them).
+    micro-batch as a whole or not at all. Of a channel set each partition is taken at a position of
+    its own, with all that was acknowledged before its turn. The backup exists when its manifest
+    does, at the end; what a call that was stopped has written is used by the next one. ``full``:
+    read and write everything again, whatever is there.
 
-    Raises UnknownTableError, UnavailableError, BackupError, and SchemaError for a channel set.
+    Raises UnknownTableError, UnavailableError, BackupError, and SchemaError for a channel set that
+    is named as a table, or the reverse.
     """
-    if isinstance(tables, str):
-        raise ArgumentError(f"tables={tables!r:.80} is one name; give a list of names")
+    for what, names in (("tables", tables), ("channelsets", channelsets)):
+        if isinstance(names, str):
+            raise ArgumentError(f"{what}={names!r:.80} is one name; give a list of names")
     place = Repository(url)
     now_ms = time.time_ns() // 1_000_000
-    named = list(dict.fromkeys(tables)) or [
-        info.name for info in client.tables() if info.settings.restoring is None
-    ]
-    sets = {info.name for info in client.channelsets()} if tables else ()
-    if of_machines := [name for name in named if name in sets]:
-        raise SchemaError(
-            f"{', '.join(map(repr, of_machines))} cannot be in a backup, which is of tables: the "
-            "state of a channel set is its machine's; have the machine give what is to be kept "
-            "(query_all), and put it into a table"
-        )
-    for name in named:
-        _refuse_restoring(client.table_info(name))
+    named, sets = _chosen(client, tables, channelsets)
     with creation(place) as claim:
         base = None if full else _newest(place)
         work = _Creation(client, place, base, again=full, progress=progress)
         taken = tuple(work.table(name) for name in named)
+        of_sets = tuple(work.channelset(name) for name in sets)
         manifest = Manifest(
-            format=FORMAT,
+            format=FORMAT if of_sets else TABLES_FORMAT,
             id=_new_id(now_ms),
             created_ms=now_ms,
             raftstore=VERSION,
@@ -104,6 +98,7 @@ def create_backup(
             base=None if base is None else base.id,
             new_bytes=work.new_bytes,
             tables=taken,
+            channelsets=of_sets or UNSET,
         )
         place.add(manifest)
         if not claim.is_there():  # behind the manifest: a removal that begins now sees that
@@ -113,6 +108,30 @@ def create_backup(
                 "taken files from it; make it again"
             )
     return manifest
+
+
+def _chosen(
+    client: Client, tables: Sequence[str], channelsets: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Names of tables and of channel sets; what is on its way in is left out unless it is named."""
+    if not tables and not channelsets:
+        both = client.tables(), client.channelsets()
+        named, sets = (
+            [info.name for info in each if info.settings.restoring is None] for each in both
+        )
+        return named, sets
+    named, sets = list(dict.fromkeys(tables)), list(dict.fromkeys(channelsets))
+    machines = {info.name for info in client.channelsets()}
+    for name in named:
+        if name in machines:
+            raise SchemaError(
+                f"{name!r} is a channel set and no table; name it among the channel sets "
+                "(channelsets=, --channelset)"
+            )
+        _refuse_restoring("table", client.table_info(name))
+    for name in sets:
+        _refuse_restoring("channel set", client.channelset_info(name))
+    return named, sets
 
 
 def _newest(place: Repository) -> Manifest | None:
@@ -130,11 +149,11 @@ def _new_id(now_ms: int) -> str:
     return f"{begun:%Y%m%dT%H%M%S}{now_ms % 1000:03}Z-{secrets.token_hex(3)}"
 
 
-def _refuse_restoring(info: TableInfo) -> None:
+def _refuse_restoring(what: str, info: TableInfo) -> None:
     if info.settings.restoring is not None:
         raise UnavailableError(
-            f"table {info.name!r} is being restored from a backup and is not whole; wait for that, "
-            "or leave it out"
+            f"{what} {info.name!r} is being restored from a backup and is not whole; wait for "
+            "that, or leave it out"
         )
 
 
@@ -156,8 +175,13 @@ class _Creation:
         self._progress = progress
         known = () if base is None else base.tables
         self._known: Final[Mapping[str, TableBackup]] = {table.uuid: table for table in known}
+        self._sets = SetCreation(client, base, has=place.has, put=self._put, done=self._done)
         self._rows = 0
         self.new_bytes = 0
+
+    def channelset(self, name: str) -> ChannelSetBackup:
+        """Take one channel set."""
+        return self._sets.take(name)
 
     def table(self, name: str) -> TableBackup:
         """Take one table."""
@@ -217,19 +241,26 @@ class _Creation:
         has_expiries: bool,
     ) -> PartitionBackup:
         found: list[DataFile] = []
-        for items in cut(snapshot.pages(number)):
+        for items in cut(item for page in snapshot.pages(number) for item in page):
             expiries: Mapping[bytes, int] = {}
             if has_expiries:
                 stop = items[-1][0] + b"\0"
                 expiries = snapshot.expiries(number, start=items[0][0], stop=stop)
             content = files.encode(items, expiries)
-            file, written = self._place.put(content, len(items), again=self._again)
-            found.append(file)
-            self.new_bytes += written
-            self._rows += len(items)
-            self._progress(Progress(name, self._rows, None))
+            found.append(self._put(content, len(items)))
+            self._done(name, len(items))
         token = snapshot.token
         return PartitionBackup(token.terms[number], token.seqs[number], tuple(found))
+
+    def _put(self, content: bytes, rows: int) -> DataFile:
+        """Write a file unless it is there."""
+        file, written = self._place.put(content, rows, again=self._again)
+        self.new_bytes += written
+        return file
+
+    def _done(self, name: str, rows: int) -> None:
+        self._rows += rows
+        self._progress(Progress(name, self._rows, None))
 
 
 def captured(table: Table, name: str) -> tuple[Snapshot, tuple[WriterBackup, ...]]:
@@ -276,24 +307,3 @@ def _writers(reported: TableWriters) -> tuple[WriterBackup, ...]:
         for view in reported.writers
         if view.last_batch >= 0 and not view.one_shot and view.writer != RESTORE_WRITER
     )
-
-
-def cut(pages: Iterator[Sequence[Item]]) -> Iterator[list[Item]]:
-    """Gather the rows of pages, which are in key order, into the rows of files."""
-    items: list[Item] = []
-    size = 0
-    for page in pages:
-        for item in page:
-            items.append(item)
-            size += len(item[0]) + len(item[1] or b"")
-            if _is_cut(item[0]) or len(items) >= FILE_ROWS_MAX or size >= FILE_BYTES_MAX:
-                yield items
-                items, size = [], 0
-    if items:
-        yield items
-
-
-def _is_cut(key: bytes) -> bool:
-    """Whether a file ends behind this row: the key alone says it, so rows that come or go before it
-    move no other cut. The partition goes by other bits of the same number."""
-    return crc32(key) >> 16 == 0

@@ -1,4 +1,4 @@
-"""The manifest of a backup: which tables, at which positions, in which files.
+"""The manifest of a backup: which tables and channel sets, at which positions, in which files.
 
 A backup exists when its manifest does. The manifest is JSON, so that others read it, and holds the
 SHA-256 of itself (with ``checksum`` empty) and of each file. Identities of the cluster it was taken
@@ -16,10 +16,12 @@ import msgspec
 from raftstore.errors import BackupError
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.table_settings import TableSettings
-from raftstore.types import Count63, PartitionCount, Seq, Small31, Term
+from raftstore.types import Count63, PartitionCount, Seq, Small31, Term, TimestampMs
 
-FORMAT: Final = 1
-"""Of the manifest and of the data files. A newer one is refused."""
+FORMAT: Final = 2
+"""Newest format of manifests and data files that is read. A newer one is refused."""
+TABLES_FORMAT: Final = 1
+"""Of a backup without channel sets, which versions before them read, too; they refuse the other."""
 BACKUP_ID: Final = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{6}", re.ASCII)
 """When it was begun (UTC, with milliseconds) and a random number: ids sort by time."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -104,6 +106,72 @@ class TableBackup(msgspec.Struct, frozen=True):
         return tuple(file for partition in self.partitions for file in partition.files)
 
 
+class StateBackup(msgspec.Struct, frozen=True):
+    """The state of a channel set in one partition at one position."""
+
+    term: Term
+    seq: Seq
+    """Of the log that was read."""
+    version: Small31
+    """Of the machine, in force there."""
+    commands: Count63
+    """That were applied, rejected and skipped ones included."""
+    time_ms: TimestampMs
+    """Of the last of them; 0: there was none."""
+    last_seq: Seq
+    """Of the last of them, as the machine was given it."""
+    machine_term: Term
+    machine_seq: Seq
+    """Up to which the machine may have been given terms and seqs: those of the log, and what was
+    added to them if the state came from a backup itself."""
+    rows: tuple[DataFile, ...]
+    """Keys and values of the state, in key order."""
+    chunks: tuple[DataFile, ...]
+    """The snapshot of a machine in memory, by number."""
+    journal: tuple[DataFile, ...]
+    """Commands of a machine in memory since its snapshot, by seq."""
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """All of them."""
+        return self.rows + self.chunks + self.journal
+
+    @property
+    def entries(self) -> int:
+        """Keys, chunks and commands of all files."""
+        return sum(file.rows for file in self.files)
+
+
+class ChannelSetBackup(msgspec.Struct, frozen=True):
+    """One channel set; each partition at a position of its own."""
+
+    name: str
+    uuid: str
+    """Of the channel set that was read: another one of its name is another one (S0.8)."""
+    machine: str
+    """``package.module:Class`` or the name of an entry point, which the nodes have to have."""
+    position: str
+    """The same as the partitions' term and seq, as ``at_least`` takes it in that cluster."""
+    definition: TableDefinition
+    partitions: tuple[StateBackup, ...]
+
+    @property
+    def rows(self) -> int:
+        """Keys, chunks and commands of all partitions."""
+        return sum(partition.entries for partition in self.partitions)
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """Files of all partitions."""
+        return tuple(file for partition in self.partitions for file in partition.files)
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The lowest and the highest version in force."""
+        found = [partition.version for partition in self.partitions]
+        return min(found), max(found)
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """A whole backup."""
 
@@ -121,16 +189,33 @@ class Manifest(msgspec.Struct, frozen=True):
     """Bytes of the files that this backup added to the place."""
     tables: tuple[TableBackup, ...]
     checksum: str = ""
+    channelsets: tuple[ChannelSetBackup, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Unset: none, as in ``TABLES_FORMAT``, which has no such field."""
+
+    @property
+    def sets(self) -> tuple[ChannelSetBackup, ...]:
+        """Its channel sets."""
+        return () if self.channelsets is msgspec.UNSET else self.channelsets
+
+    @property
+    def parts(self) -> tuple[TableBackup | ChannelSetBackup, ...]:
+        """Tables, and channel sets behind them."""
+        return (*self.tables, *self.sets)
 
     @property
     def rows(self) -> int:
-        """Rows of all tables."""
-        return sum(table.rows for table in self.tables)
+        """Rows of all tables, and entries of the states of all channel sets."""
+        return sum(each.rows for each in self.parts)
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """Files of all tables and channel sets; two may have the same."""
+        return tuple(file for each in self.parts for file in each.files)
 
     @property
     def bytes(self) -> int:
         """Bytes of its files, each counted once."""
-        sizes = {file.path: file.bytes for table in self.tables for file in table.files}
+        sizes = {file.path: file.bytes for file in self.files}
         return sum(sizes.values())
 
     def table(self, name: str) -> TableBackup:
@@ -140,6 +225,14 @@ class Manifest(msgspec.Struct, frozen=True):
                 return table
         known = ", ".join(table.name for table in self.tables) or "none"
         raise BackupError(f"backup {self.id} has no table {name!r}; there are: {known}")
+
+    def channelset(self, name: str) -> ChannelSetBackup:
+        """Return a channel set; BackupError if it is not in the backup."""
+        for found in self.sets:
+            if found.name == name:
+                return found
+        known = ", ".join(found.name for found in self.sets) or "none"
+        raise BackupError(f"backup {self.id} has no channel set {name!r}; there are: {known}")
 
 
 class _Format(msgspec.Struct):
@@ -180,12 +273,12 @@ def decode_manifest(content: bytes, path: str) -> Manifest:
             f"{path} is damaged: its content has the SHA-256 {_checksum(manifest)}, and it says "
             f"{manifest.checksum}; use another backup"
         )
-    for table in manifest.tables:
-        if len(table.partitions) != table.definition.partitions:
-            raise BackupError(f"{path} is damaged: table {table.name!r} lacks partitions")
-        for file in table.files:
-            if not _SHA256.fullmatch(file.sha256) or file.path != path_of(file.sha256):
-                raise BackupError(f"{path} is damaged: it names the file {file.path!r:.80}")
+    for each in manifest.parts:
+        if len(each.partitions) != each.definition.partitions:
+            raise BackupError(f"{path} is damaged: {each.name!r} lacks partitions")
+    for file in manifest.files:
+        if not _SHA256.fullmatch(file.sha256) or file.path != path_of(file.sha256):
+            raise BackupError(f"{path} is damaged: it names the file {file.path!r:.80}")
     return manifest
 
 

@@ -68,7 +68,7 @@ def freed_by_each(manifests: Iterable[Manifest]) -> dict[str, int]:
 
 
 def _files(manifest: Manifest) -> Iterator[DataFile]:
-    return (file for table in manifest.tables for file in table.files)
+    return iter(manifest.files)
 
 
 def _others(place: Repository, chosen: Sequence[str]) -> list[Manifest]:

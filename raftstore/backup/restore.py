@@ -1,4 +1,5 @@
-"""Bringing a backup into a cluster: new tables with identities of their own (S0.1).
+"""Bringing a backup into a cluster: new tables with identities of their own (S0.1), and channel
+sets (``restore_sets``).
 
 A table is created as one that is being restored: until it is whole its nodes serve no row of it and
 take only the batches of this restore. Rows come as atomic batches of one writer, numbered by the
@@ -9,7 +10,6 @@ without rows, and at the end the mark is removed from all tables.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,8 @@ from raftstore.backup.data_files import StoredRow, stored_rows
 from raftstore.backup.manifest import DataFile, Manifest, TableBackup
 from raftstore.backup.progress import OnProgress, Progress, nobody
 from raftstore.backup.repository import Repository
+from raftstore.backup.restore_sets import RestoredChannelSet, SetRestore
+from raftstore.backup.target import BEGINNING_S, Target
 from raftstore.client.batches.batch_writes import BatchTicket
 from raftstore.client.blocking.batches import Stager
 from raftstore.client.blocking.client import Client, Table
@@ -28,10 +30,7 @@ from raftstore.errors import (
     BackupError,
     BatchRegressionError,
     CorruptRecordError,
-    StoreTooOldError,
-    TableExistsError,
 )
-from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.payload import encode_rows
 from raftstore.rows.sealing import check_seal
 
@@ -42,11 +41,6 @@ BATCH_ROWS: Final = 16_000
 """Rows of one batch, at most: each may be a chunk of its own (``batch.chunks_max``)."""
 EXPIRY_STEP_MS: Final = 1_000
 """Rows expire up to so much later than they would have, so that many share a record."""
-LEVEL_LOOKS: Final = 50
-LEVEL_PAUSE_S: Final = 0.2
-"""So often, with pauses, a cluster is asked to create a table that some node could not read."""
-BEGINNING_S: Final = 60.0
-"""Creating a table, with a leader for each partition, may take so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +64,7 @@ class Restored:
 
     backup: str
     tables: tuple[RestoredTable, ...]
+    channelsets: tuple[RestoredChannelSet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,52 +82,60 @@ def restore_backup(
     backup: str | None = None,
     *,
     tables: Sequence[str] | Mapping[str, str] = (),
+    channelsets: Sequence[str] | Mapping[str, str] = (),
     replicas: int | None = None,
     progress: OnProgress = nobody,
 ) -> Restored:
-    """Restore tables of a backup, the newest one by default, as new tables.
+    """Restore tables and channel sets of a backup, the newest one by default, as new ones.
 
-    ``tables``: names, or names of the backup and what they are to be called; all there are by
-    default. ``replicas``: of each partition, instead of what the source had. No row of a table can
-    be read before all tables are whole. Repeating a call that was stopped goes on where it was.
-    Raises TableExistsError over tables that are there, BackupError for what is damaged, missing or
-    newer, and what writing raises.
+    ``tables``, ``channelsets``: names, or names of the backup and what they are to be called; all
+    there are, unless some of either are given. ``replicas``: of each partition, instead of what the
+    source had. Nothing of them can be read or commanded before all are whole. Repeating a call that
+    was stopped goes on where it was. Raises TableExistsError over what is there, BackupError for
+    what is damaged, missing or newer, UnknownMachineError where a node lacks the code of a channel
+    set or its version, and what writing raises.
     """
     place = Repository(url)
     manifest = place.manifest(backup)
-    names = _names(manifest, tables)
-    sources = {name: manifest.table(name) for name in names}
-    for name, source in sources.items():
-        for file in source.files:
-            if not place.has(file):
-                raise BackupError(
-                    f"{url}: {file.path} of table {name!r} is missing or cut off, it should have "
-                    f"{file.bytes} bytes; restore an older backup"
-                )
-    restores = [
-        _Restore(client, place, manifest, source, names[name], replicas)
-        for name, source in sources.items()
+    names, sets = _names(manifest, tables, channelsets)
+    restores: list[TableRestore | SetRestore] = [
+        TableRestore(client, place, manifest, source, names[source.name], replicas)
+        for source in map(manifest.table, names)
     ]
+    restores += [
+        SetRestore(client, place, manifest, source, sets[source.name], replicas)
+        for source in map(manifest.channelset, sets)
+    ]
+    for each in restores:
+        _refuse_missing(place, each)
     under_way = [each.check() for each in restores]
-    if any(under_way):  # one that was stopped at its end may have finished some of the tables
+    if any(under_way):  # one that was stopped at its end may have finished some of them
         restores = [each for each in restores if not each.is_done()]
     for each in restores:
         each.refuse_over_existing()
     for each in restores:
         each.create()
     done = 0
-    total = sum(source.rows for source in sources.values())
+    total = sum(each.source.rows for each in restores)
     for each in restores:
         for rows in each.fill():
             done += rows
             progress(Progress(each.name, done, total))
-    return Restored(manifest.id, tuple(each.finish() for each in restores))
+    ended = [each.finish() for each in restores]
+    return Restored(
+        manifest.id,
+        tuple(each for each in ended if isinstance(each, RestoredTable)),
+        tuple(each for each in ended if isinstance(each, RestoredChannelSet)),
+    )
 
 
-def token_of(manifest: Manifest, source: TableBackup, name: str) -> str:
-    """Return the token of the restore of one table: the same each time that it is repeated."""
-    what = f"{manifest.id}/{manifest.checksum}/{source.uuid}/{name}"
-    return hashlib.sha256(what.encode()).hexdigest()[:32]
+def _refuse_missing(place: Repository, restore: TableRestore | SetRestore) -> None:
+    for file in restore.source.files:
+        if not place.has(file):
+            raise BackupError(
+                f"{place.url}: {file.path} of {restore.WHAT} {restore.source.name!r} is missing or "
+                f"cut off, it should have {file.bytes} bytes; restore an older backup"
+            )
 
 
 def batches_of(source: TableBackup) -> list[list[_Part]]:
@@ -152,20 +155,32 @@ def batches_of(source: TableBackup) -> list[list[_Part]]:
     return batches
 
 
-def _names(manifest: Manifest, tables: Any) -> dict[str, str]:
-    if isinstance(tables, str):
-        raise ArgumentError(f"tables={tables!r:.80} is one name; give a list of names")
-    chosen = tables or [table.name for table in manifest.tables]
-    names = dict(chosen) if isinstance(chosen, Mapping) else {name: name for name in chosen}
-    targets = list(names.values())
+def _names(
+    manifest: Manifest, tables: Any, channelsets: Any
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The names in the backup -> those that they get, of tables and of channel sets."""
+    if not tables and not channelsets:
+        tables = [table.name for table in manifest.tables]
+        channelsets = [found.name for found in manifest.sets]
+    both = _renamed("tables", tables), _renamed("channelsets", channelsets)
+    targets = [name for names in both for name in names.values()]
     twice = sorted({name for name in targets if targets.count(name) > 1})
     if twice:
-        raise ArgumentError(f"two tables would be called {twice[0]!r}; give each its own name")
-    return names
+        raise ArgumentError(f"two of them would be called {twice[0]!r}; give each its own name")
+    return both
 
 
-class _Restore:
+def _renamed(what: str, chosen: Any) -> dict[str, str]:
+    if isinstance(chosen, str):
+        raise ArgumentError(f"{what}={chosen!r:.80} is one name; give a list of names")
+    return dict(chosen) if isinstance(chosen, Mapping) else {name: name for name in chosen}
+
+
+class TableRestore(Target[TableBackup]):
     """One table on its way in."""
+
+    WHAT = "table"
+    OPTION = "--table"
 
     def __init__(
         self,
@@ -176,29 +191,13 @@ class _Restore:
         name: str,
         replicas: int | None,
     ) -> None:
-        self._client = client
+        super().__init__(client, manifest, source, name)
         self._place = place
-        self._source = source
-        self._token = token_of(manifest, source, name)
         self._replicas = source.definition.replicas if replicas is None else replicas
         self._rows: tuple[DataFile, list[StoredRow]] | None = None
         self._expired = 0
-        self.name = name
 
     # --- the table --------------------------------------------------------------------------------
-
-    def check(self) -> bool:
-        """Return whether an earlier call with the same arguments created the table and did not
-        finish it; TableExistsError if that was a restore of something else."""
-        found = self._found()
-        if found is None or found.settings.restoring is None:
-            return False
-        if found.settings.restoring != self._token:
-            raise TableExistsError(
-                f"table {self.name!r} is being restored from another backup; finish that one, or "
-                "drop the table first"
-            )
-        return True
 
     def is_done(self) -> bool:
         """Whether an earlier call with the same arguments finished the table."""
@@ -207,37 +206,16 @@ class _Restore:
             return False
         reported = self._client.table(self.name).writers(RESTORE_WRITER).writers
         return any(
-            view.lineage == self._token and view.last_batch == len(batches_of(self._source))
+            view.lineage == self._token and view.last_batch == len(batches_of(self.source))
             for view in reported
         )
 
-    def refuse_over_existing(self) -> None:
-        """Raise TableExistsError over a table that is whole."""
-        found = self._found()
-        if found is not None and found.settings.restoring is None:
-            raise TableExistsError(
-                f"table {self.name!r} exists, and a backup is never restored over one; give "
-                f"another name (--table {self._source.name}=NAME), or drop the table first"
-            )
-
-    def _found(self) -> TableInfo | None:
-        return {info.name: info for info in self._client.tables()}.get(self.name)
-
     def create(self) -> None:
-        """Create the table as one that is being restored. Nodes that have just been started have
-        not reported their level yet: they are waited for."""
-        for left in reversed(range(LEVEL_LOOKS)):
-            try:
-                self._create()
-            except StoreTooOldError:
-                if not left:
-                    raise
-                time.sleep(LEVEL_PAUSE_S)
-            else:
-                return
+        """Create the table as one that is being restored."""
+        self._when_levels_are_known(self._create)
 
     def _create(self) -> None:
-        given = self._source.definition
+        given = self.source.definition
         settings = given.settings
         self._client.create_table(
             self.name,
@@ -266,14 +244,6 @@ class _Restore:
             standby_reads=given.standby_reads,
         )
 
-    def _created(self) -> TableInfo:
-        """The table, if it is still the one that this restore fills."""
-        info = self._client.table_info(self.name)
-        if info.settings.restoring != self._token:
-            self.refuse_over_existing()
-            raise BackupError(f"table {self.name!r} was dropped while it was restored; repeat it")
-        return info
-
     # --- its rows ---------------------------------------------------------------------------------
 
     def fill(self) -> Iterator[int]:
@@ -283,7 +253,7 @@ class _Restore:
         table = self._client.table(self.name)
         reported = table.writers(RESTORE_WRITER).writers
         written = max((view.last_batch for view in reported), default=-1)
-        for number, parts in enumerate([*batches_of(self._source), []]):
+        for number, parts in enumerate([*batches_of(self.source), []]):
             if number > written:
                 self._write(table, number, parts)
             yield sum(part.stop - part.start for part in parts)
@@ -309,7 +279,7 @@ class _Restore:
         return None if ticket.is_already_written else ticket
 
     def _stage(self, stager: Stager, part: _Part) -> None:
-        definition = self._source.definition
+        definition = self.source.definition
         now_ms = time.time_ns() // 1_000_000
         by_life: dict[int, list[StoredRow]] = {}
         for row in self._rows_of(part.file)[part.start : part.stop]:
@@ -347,15 +317,15 @@ class _Restore:
     def finish(self) -> RestoredTable:
         """Have the writers go on behind their last batches, and let the table be read."""
         table = self._client.table(self.name)
-        for writer in self._source.writers:
+        for writer in self.source.writers:
             self._set_writer(table, writer.writer, writer.batch_id, writer.lineage)
         self._client.alter_table(self.name, timeout=BEGINNING_S, restoring=None)
         return RestoredTable(
-            source=self._source.name,
+            source=self.source.name,
             name=self.name,
-            rows=self._source.rows,
+            rows=self.source.rows,
             expired=self._expired,
-            writers=len(self._source.writers),
+            writers=len(self.source.writers),
         )
 
     def _set_writer(self, table: Table, writer: str, batch_id: int, lineage: str) -> None:

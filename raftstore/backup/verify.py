@@ -1,13 +1,16 @@
-"""Checking a backup without a cluster: every file, its hash, its rows and their seals."""
+"""Checking a backup without a cluster: every file, its hash, its rows and their seals, and the
+states of channel sets."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from raftstore.backup.data_files import TableFiles, shown_columns, stored_rows
-from raftstore.backup.manifest import DataFile, Manifest, TableBackup
+from raftstore.backup.manifest import DataFile, Manifest, StateBackup, TableBackup
 from raftstore.backup.progress import OnProgress, Progress, nobody
 from raftstore.backup.repository import Repository
+from raftstore.backup.restore_sets import chunks_of, journal_of, rows_of
 from raftstore.errors import BackupError, CorruptRecordError, SchemaError
 from raftstore.rows.partitioner import partition_of
 from raftstore.rows.sealing import check_seal
@@ -24,6 +27,7 @@ class Verified:
     bytes: int
     problems: tuple[str, ...]
     """What is wrong, file by file; none: the backup can be restored."""
+    channelsets: int = 0
 
 
 def verify_backup(
@@ -38,6 +42,15 @@ def verify_backup(
     manifest = place.manifest(backup)
     problems: list[str] = []
     rows, files = 0, 0
+    for found in manifest.sets:
+        for number, state in enumerate(found.partitions):
+            try:
+                _check_state(place, state)
+            except BackupError as error:
+                problems.append(f"channel set {found.name}, partition {number}: {error}")
+            rows += state.entries
+            files += len(state.files)
+            progress(Progress(found.name, rows, manifest.rows))
     for table in manifest.tables:
         check = _TableCheck(place, table)
         for number, partition in enumerate(table.partitions):
@@ -53,11 +66,23 @@ def verify_backup(
     return Verified(
         backup=manifest.id,
         tables=len(manifest.tables),
+        channelsets=len(manifest.sets),
         files=files,
         rows=rows,
         bytes=manifest.bytes,
         problems=tuple(problems),
     )
+
+
+def _check_state(place: Repository, state: StateBackup) -> None:
+    """Go through all that a restore would write; BackupError says what is wrong first."""
+    deque(rows_of(place, state.rows), maxlen=0)
+    deque(chunks_of(place, state.chunks), maxlen=0)
+    for command in journal_of(place, state.journal):
+        if command.seq > state.last_seq:
+            raise BackupError(
+                f"a command of seq {command.seq} is behind the last one, of seq {state.last_seq}"
+            )
 
 
 class _TableCheck:

@@ -43,6 +43,7 @@ from raftstore.policy.bounds import effective_bounds
 from raftstore.policy.levels import (
     DURABILITY_LEVEL,
     MACHINE_LEVEL,
+    MACHINE_RESTORE_LEVEL,
     MEMBERS_LEVEL,
     RESTORE_LEVEL,
     TABLE_SETTINGS_LEVEL,
@@ -125,8 +126,10 @@ class Admin:
             raise ArgumentError(
                 f"durability={definition['durability']!r:.80} is not known; use one of {names}"
             )
-        # Others would make a table of it.
-        asked = Asked(f"create channel set {name!r}", is_read=False, level=MACHINE_LEVEL)
+        # Others would make a table of it, or serve it before it is whole.
+        is_restored = definition.get("machine_versions") is not None
+        level = MACHINE_RESTORE_LEVEL if is_restored else MACHINE_LEVEL
+        asked = Asked(f"create channel set {name!r}", is_read=False, level=level)
         definition = {**definition, "key_columns": (), "schema_json": ""}
         return await self._create(name, definition, deadline_ms, asked, if_not_exists=if_not_exists)
 

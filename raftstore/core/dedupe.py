@@ -60,11 +60,14 @@ CONDITIONED_KINDS = frozenset(
         RecordKind.MACHINE_COMMAND,
         RecordKind.MACHINE_STEP,
         RecordKind.MACHINE_COMMANDS,
+        RecordKind.MACHINE_RESTORE,
     }
 )
 """Kinds whose effect is known only once the state machine has applied them."""
 
-KEPT_BY_MACHINE = frozenset({RecordKind.MACHINE_COMMAND, RecordKind.MACHINE_COMMANDS})
+KEPT_BY_MACHINE = frozenset(
+    {RecordKind.MACHINE_COMMAND, RecordKind.MACHINE_COMMANDS, RecordKind.MACHINE_RESTORE}
+)
 """Of these, the kinds whose effect the machine keeps in its state, by seq: a restart or a base
 takes nothing of it."""
 

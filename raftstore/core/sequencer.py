@@ -58,6 +58,7 @@ PUBLISHED_KINDS = frozenset(
         RecordKind.MACHINE_COMMAND,
         RecordKind.MACHINE_STEP,
         RecordKind.MACHINE_COMMANDS,
+        RecordKind.MACHINE_RESTORE,
     }
 )
 """What a publisher may send; the engine takes some of them from its own node only."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from raftstore.engine.channel.active_channels import ActiveChannels
 from raftstore.engine.checkpoints import Checkpoints
 from raftstore.engine.client_answers import ClientAnswers
@@ -48,9 +50,18 @@ from raftstore.protocol.members import AskJoin, Drain, Join, MakeTicket, Retire
 from raftstore.protocol.message import Done, failed
 from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.rebalance import AskTableSizes, RebalanceRequest
-from raftstore.protocol.replica_checks import HashHistory, HashRange, PinState, RowExpiries
+from raftstore.protocol.replica_checks import (
+    HashHistory,
+    HashRange,
+    PinState,
+    ReadEntries,
+    RowExpiries,
+)
 from raftstore.protocol.requests import ClientRequest, OrderRequest
 from raftstore.types import SEQ_MAX, ChannelId, NodeId, RecordKind, Role, Seq, channel_id
+
+_BY_RESTORES: Final = (RecordKind.STAGED, RecordKind.MACHINE_RESTORE)
+"""Kinds that a restore writes, which says by its token that it is the one."""
 
 
 class RequestHandler:
@@ -101,7 +112,7 @@ class RequestHandler:
         if message.leader == self._me:
             refusal = self._controller.refusal_of(message.kind)
             table = self._controller.catalog.table_of(message.channel)
-            if refusal is None and message.kind is not RecordKind.STAGED:
+            if refusal is None and message.kind not in _BY_RESTORES:
                 refusal = restoring_refusal(runner)
             if refusal is None and table is not None:
                 refusal = self._lag_guard.refusal(runner, table.max_replica_lag, now_ms)
@@ -142,7 +153,7 @@ class RequestHandler:
                 )
             case SeenHeartbeat() | SeenLags() | ReportViolation():
                 self._on_seen(client, message, now_ms)
-            case PinState() | HashRange() | HashHistory() | RowExpiries():
+            case PinState() | HashRange() | HashHistory() | RowExpiries() | ReadEntries():
                 self._checks.on_request(client, message, now_ms)
             case MakeTicket() | AskJoin() | Join() | Drain() | Retire():
                 self._controller.node_commands.on_request(client, message, now_ms)

@@ -34,6 +34,8 @@ class MachineBody(msgspec.Struct, frozen=True):
     replicas: int
     durability: str
     channels: list[ChannelBody]
+    restoring: bool = False
+    """It is being filled from a backup, and answers nobody yet."""
 
 
 class MachinesBody(msgspec.Struct, frozen=True):
@@ -186,6 +188,7 @@ def _body(info: TableInfo) -> MachineBody:
         replicas=info.replicas,
         durability=info.durability,
         channels=channel_bodies(info),
+        restoring=info.settings.restoring is not None,
     )
 
 

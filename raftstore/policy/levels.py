@@ -27,6 +27,9 @@ MACHINE_LEVEL: Final = LEVEL_OF_TAG[Tag.CommandAck]
 SHARED_COMMANDS_LEVEL: Final = LEVEL_OF_TAG[Tag.CommandsAck]
 """Nodes below it read no record that several commands share."""
 
+MACHINE_RESTORE_LEVEL: Final = LEVEL_OF_TAG[Tag.ReadEntries]
+"""Nodes below it neither give the state of a channel set to a backup nor take one in."""
+
 LEVEL_OF_KIND: Final = {
     RecordKind.STAGED: 1,
     RecordKind.BATCH_APPLY: 1,
@@ -37,6 +40,7 @@ LEVEL_OF_KIND: Final = {
     RecordKind.MACHINE_COMMAND: MACHINE_LEVEL,
     RecordKind.MACHINE_STEP: MACHINE_LEVEL,
     RecordKind.MACHINE_COMMANDS: SHARED_COMMANDS_LEVEL,
+    RecordKind.MACHINE_RESTORE: MACHINE_RESTORE_LEVEL,
 }
 """Kinds of records that not every version reads; the others are of the first."""
 
@@ -100,6 +104,7 @@ LEVEL_OF_FORMAT: Final = {
     5: MEMBERS_LEVEL,
     6: LEADER_SWITCH_LEVEL,
     7: MACHINE_LEVEL,
+    8: MACHINE_RESTORE_LEVEL,
 }
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 

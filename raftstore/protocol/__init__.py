@@ -15,11 +15,12 @@
 | ``reads``, ``snapshots``, ``changes`` | clients that read rows, a whole table, what changed |
 | ``batches`` | atomic micro-batches, asked and carried out |
 | ``machines``, ``shared_commands`` | commands and queries of users' machines, the code of nodes |
+| ``machine_restore`` | states of users' machines that come from a backup |
 | ``members``, ``tickets`` | nodes that join, drain and leave |
 | ``replica_orders`` | replicas of a channel that operators order |
 | ``rebalance`` | replicas that move so that nodes hold even shares, and tags of nodes |
 | ``admin``, ``table_settings`` | tables, status, events, metrics |
-| ``replica_checks`` | comparing replicas |
+| ``replica_checks`` | comparing replicas, states for backups |
 | ``audit`` | what clients found wrong with their answers |
 | ``requests`` | the unions of all that clients ask, and of the answers |
 

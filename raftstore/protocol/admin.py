@@ -153,6 +153,9 @@ class CreateTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
     machine: str = ""
     """Makes it a channel set: the user's state machine behind each partition, as ``module:Class``
     or the name of an entry point. Then there are no key columns and no schema."""
+    machine_versions: tuple[Small31, Small31] | None = None
+    """The lowest and the highest version in force in the state that is to be restored; None: the
+    channel set begins with what the nodes have."""
 
 
 class DropTable(Request, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -35,6 +35,7 @@ MACHINE_KINDS: Final = (
     RecordKind.MACHINE_COMMAND,
     RecordKind.MACHINE_STEP,
     RecordKind.MACHINE_COMMANDS,
+    RecordKind.MACHINE_RESTORE,
 )
 """Kinds of records that only channels with a user's machine have."""
 

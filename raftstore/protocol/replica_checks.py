@@ -1,4 +1,5 @@
-"""Comparing the replicas of a channel part by part, and when rows of a pinned state expire.
+"""Comparing the replicas of a channel part by part, when rows of a pinned state expire, and what
+is in the state of a channel set.
 
 A client that compares replicas has each of them pin the state at one position (``PinState``), has
 parts of these states hashed (``HashRange``), and asks what hash the log has at a seq
@@ -129,5 +130,27 @@ class RowExpiriesAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag
     resume: bytes = b""
 
 
-ReplicaCheck = PinState | HashRange | HashHistory | RowExpiries
-ReplicaCheckAnswer = PinStateAnswer | HashRangeAnswer | HashHistoryAnswer | RowExpiriesAnswer
+class ReadEntries(Request, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Read the entries of a pinned state of a channel set whose keys begin with ``prefix``, behind
+    the key ``after`` (b"": from the first): a backup does."""
+
+    channel: ChannelId
+    pin: Count63
+    prefix: bytes
+    after: bytes
+    timeout_ms: TimeoutMs
+
+
+class EntriesAnswer(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Keys and values with their seals: that of a row is over its own key, without ``ROW_ENTRY``.
+    One entry and more; ``more``: others follow."""
+
+    request_id: RequestId
+    entries: tuple[tuple[bytes, bytes], ...]
+    more: bool
+
+
+ReplicaCheck = PinState | HashRange | HashHistory | RowExpiries | ReadEntries
+ReplicaCheckAnswer = (
+    PinStateAnswer | HashRangeAnswer | HashHistoryAnswer | RowExpiriesAnswer | EntriesAnswer
+)

@@ -38,6 +38,9 @@ class TableSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """The token (``RESTORE_TOKEN``) of the restore by which the table is being filled; while it
     is set, nodes serve no row of the table and take only the batches of that restore. None: the
     table is whole. A table is created with it, and it is only ever removed."""
+    from_backup: bool = False
+    """Of a channel set: its state came from a backup, or comes, so a partition without one is not
+    empty but not whole. For ever; of a table it says nothing."""
 
 
 DEFAULT_SETTINGS: Final = TableSettings()

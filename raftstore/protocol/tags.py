@@ -151,6 +151,8 @@ class Tag(IntEnum):
     RowExpiriesAnswer = 151
     Checkpoint = 152
     CheckpointAnswer = 153
+    ReadEntries = 154
+    EntriesAnswer = 155
     MakeTicket = 160
     AskJoin = 161
     JoinNonce = 162
@@ -256,6 +258,8 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.CommandFate: 8,
     Tag.CommandFateAnswer: 8,
     Tag.ReportViolation: 8,
+    Tag.ReadEntries: 9,
+    Tag.EntriesAnswer: 9,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the

@@ -25,6 +25,7 @@ from raftstore.state_machines.catalog_entries import (
     MACHINE_FORMAT,
     MEMBERS_FORMAT,
     NODE_PREFIX,
+    RESTORED_SET_FORMAT,
     SETTINGS_FORMAT,
     NodeEntry,
     decode_entry,
@@ -197,7 +198,7 @@ def create_table_command(entry: TableEntry, *, if_not_exists: bool = False) -> b
 def created_format(entry: TableEntry) -> int:
     """Format of the command that creates a table with this entry."""
     if entry.machine:
-        return MACHINE_FORMAT
+        return RESTORED_SET_FORMAT if entry.settings.from_backup else MACHINE_FORMAT
     if any(len(group) != entry.replicas for group in entry.placement) or entry.is_resizing:
         return MEMBERS_FORMAT
     if entry.durability != Durability.FSYNC.label or entry.settings.restoring is not None:

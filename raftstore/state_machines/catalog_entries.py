@@ -9,7 +9,7 @@ import msgspec
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.types import NodeId, Small31
 
-CATALOG_FORMAT: Final = 7
+CATALOG_FORMAT: Final = 8
 """Newest version of commands and rows read here. A newer one stops the node: it could not keep the
 catalog."""
 
@@ -40,6 +40,10 @@ they would go by their settings."""
 MACHINE_FORMAT: Final = 7
 """Of commands that create or edit a channel set, and of its row: older nodes stop there, for they
 would serve it as a table."""
+
+RESTORED_SET_FORMAT: Final = 8
+"""Of the same where the state of a channel set came from a backup: older nodes stop there, for they
+would give its machine seqs that others were given before."""
 
 NODE_PREFIX: Final = b"n/"
 

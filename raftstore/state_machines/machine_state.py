@@ -37,7 +37,7 @@ class MachineHead(msgspec.Struct, frozen=True):
     time_ms: TimestampMs = 0
     """Of the last one."""
     seq: Seq = Seq(0)
-    """Of the last one."""
+    """Of the last one, as the machine was given it (``machine_origin``)."""
     results: Count63 = 0
     """That are kept."""
     result_bytes: Count63 = 0

@@ -36,6 +36,8 @@ class MachinePlace:
     first_version: int
     rules: MachineRules
     load: Callable[[str], MachineSource]
+    from_backup: bool = False
+    """Its state comes from a backup: without one it is not empty but not whole."""
 
 
 def make_machine(name: str, place: MachinePlace | None = None) -> RecordMachine:
@@ -50,4 +52,5 @@ def make_machine(name: str, place: MachinePlace | None = None) -> RecordMachine:
         partition=place.partition,
         first_version=place.first_version,
         rules=place.rules,
+        from_backup=place.from_backup,
     )

@@ -16,6 +16,8 @@
 ``02 09 seq8``                     what it made of the command at this seq (``machine_state``)
 ``02 0a n4``                       chunk ``n`` of the snapshot of a machine in memory
 ``02 0b seq8``                     a command that came behind that snapshot
+``02 0c``                          of a machine whose state came from a backup: how far it has come,
+                                   and where it goes on (``machine_origin.MachineOrigin``)
 ``03 00``                          coordinator: the table's head
 ``03 01 writer``                   coordinator: a writer
 ``03 02 n8``                       coordinator: commit ``n`` is not applied everywhere (outbox)
@@ -56,6 +58,7 @@ MACHINE_CHUNKS: Final = b"\x02\x0a"
 MACHINE_CHUNKS_END: Final = b"\x02\x0b"
 JOURNAL: Final = b"\x02\x0b"
 JOURNAL_END: Final = b"\x02\x0c"
+MACHINE_ORIGIN: Final = b"\x02\x0c"
 TABLE_HEAD: Final = b"\x03\x00"
 WRITERS: Final = b"\x03\x01"
 OUTBOX: Final = b"\x03\x02"

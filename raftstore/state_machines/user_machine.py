@@ -37,6 +37,7 @@ from raftstore.machine import (
     StateView,
 )
 from raftstore.machine import StateMachine as UserStateMachine
+from raftstore.protocol.machine_restore import check_portion, decode_portion
 from raftstore.protocol.machines import (
     MACHINE_KINDS,
     MachineStep,
@@ -60,6 +61,14 @@ from raftstore.record_machine import (
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE, refuse_kind, refuse_payload
 from raftstore.state_machines.command_overlay import ViewOver
+from raftstore.state_machines.machine_origin import (
+    NOT_WHOLE,
+    MachineOrigin,
+    apply_portion,
+    as_the_machine_sees,
+    kept_of_portion,
+    read_origin,
+)
 from raftstore.state_machines.machine_state import (
     SCANNED_AT_ONCE,
     Ends,
@@ -225,12 +234,15 @@ class UserMachine(CommandMachine):
         partition: int,
         first_version: int,
         rules: MachineRules = DEFAULT_RULES,
+        from_backup: bool = False,
     ) -> None:
-        """``load`` gives the code, or raises UnknownMachineError: then nothing is applied."""
+        """``load`` gives the code, or raises UnknownMachineError: then nothing is applied.
+        ``from_backup``: it begins with the state of a backup, which comes in the log."""
         self._load = load
         self._partition = partition
         self._first_version = first_version
         self._rules = rules
+        self._from_backup = from_backup
         self._results = Results(rules)
         self._skips: set[Seq] = set()
         self._is_in_memory: bool | None = None
@@ -241,6 +253,7 @@ class UserMachine(CommandMachine):
         self._source: MachineSource | None = None
         self._machine: UserStateMachine | None = None
         self._head: MachineHead | None = None
+        self._origin: MachineOrigin | None = None
         self._journal: list[Seq] = []
         self._results.forget()
 
@@ -252,6 +265,8 @@ class UserMachine(CommandMachine):
         """Raise DecodeError unless a client may have this record applied."""
         if kind is RecordKind.MACHINE_COMMANDS:
             check_commands(payload, rows)
+        elif kind is RecordKind.MACHINE_RESTORE:
+            check_portion(payload, rows)
         else:
             check_command(kind, payload, rows)
 
@@ -260,6 +275,10 @@ class UserMachine(CommandMachine):
         if record.kind not in self.KINDS:
             raise refuse_kind(self.LABEL, record)
         try:
+            if record.kind is RecordKind.MACHINE_RESTORE:
+                return self._portion(record, view.state)
+            if record.kind is RecordKind.MACHINE_STEP and not self.is_whole(view.state.get):
+                return NO_CHANGE  # it is of no state yet
             machine, head = self._ready(view.state)
             if record.kind is RecordKind.MACHINE_STEP:
                 return self._step(decode_step(record.payload), record, head, view.state)
@@ -278,6 +297,13 @@ class UserMachine(CommandMachine):
             self._leave_interrupts(failed.__cause__)
             return ApplyResult((), failure=str(failed))
 
+    def is_whole(self, get: Callable[[bytes], bytes | None]) -> bool:
+        """Whether the state is all that it begins with: False while it comes from a backup."""
+        if not self._from_backup:
+            return True
+        origin = read_origin(get)
+        return origin is not None and origin.is_whole
+
     def version_in_force(self, get: Callable[[bytes], bytes | None]) -> int:
         """The version by which the next command is applied."""
         head = read_head(get)
@@ -291,7 +317,9 @@ class UserMachine(CommandMachine):
     def kept_end(self, seq: Seq, get: Callable[[bytes], bytes | None]) -> KeptResult | None:
         """The end of the command at a seq as the state keeps it; None: it is kept no longer."""
         stored = get(result_key(seq))
-        return None if stored is None else kept_result(stored)
+        if stored is not None:
+            return kept_result(stored)
+        return kept_of_portion(seq, get) if self._from_backup else None
 
     @property
     def is_in_memory(self) -> bool | None:
@@ -315,6 +343,8 @@ class UserMachine(CommandMachine):
             self._is_in_memory = True
             raise UnavailableError("the machine has its state in memory; ask it between commands")
         self._is_in_memory = False
+        if not self.is_whole(get):
+            raise UnavailableError(f"{NOT_WHOLE}; wait for the restore to end")
         return self._ask(machine, key, request, view, read_head(get))
 
     def query_memory(self, key: bytes, request: bytes, state: StateReader) -> KeptResult:
@@ -333,6 +363,10 @@ class UserMachine(CommandMachine):
         """The machine as the commands before left it, and its head."""
         head = self._head
         if head is None:
+            if self._from_backup:
+                self._origin = read_origin(state.get)
+                if self._origin is None or not self._origin.is_whole:
+                    raise _FailedError(NOT_WHOLE)
             head = read_head(state.get) or MachineHead(self._first_version)
             self._head = head
         if self._machine is None:
@@ -415,6 +449,15 @@ class UserMachine(CommandMachine):
 
     # --- records ----------------------------------------------------------------------------------
 
+    def _portion(self, record: Record, state: StateReader) -> ApplyResult:
+        """Take in a part of the state of a backup. No code of the machine is needed for it."""
+        if not self._from_backup:
+            reason = "the channel set was not created by a restore"
+            return ApplyResult((), answer=packed(KeptResult(is_rejected=True, reason=reason)))
+        result = apply_portion(decode_portion(record.payload), record, state)
+        self.forget()
+        return result
+
     def _command(
         self,
         machine: UserStateMachine,
@@ -423,24 +466,26 @@ class UserMachine(CommandMachine):
         view: RecordView,
     ) -> ApplyResult:
         seq, in_memory = record.last_seq, isinstance(machine, MemoryMachine)
+        seen = as_the_machine_sees(record, self._origin, head)
         changes = NoState() if in_memory else CommandState(view)
         if seq in self._skips:
             kept = KeptResult(
                 is_rejected=True, reason="an operator had it skipped", is_skipped=True
             )
         else:
-            kept = self._run(machine, record, changes, head.version)
+            kept = self._run(machine, seen, changes, head.version)
         if isinstance(changes, CommandState):
             changes.end()
-        head = replace(head, commands=head.commands + 1, time_ms=record.timestamp_ms)
+        head = replace(head, commands=head.commands + 1, time_ms=seen.timestamp_ms)
         head, beside = self._results.put(head, seq, kept, view.state)
+        head = replace(head, seq=seen.last_seq)
         writes: Iterable[tuple[bytes, bytes | None]] = ()
         # A command that is rejected leaves nothing but its result.
         if isinstance(changes, CommandState) and not kept.is_rejected:
             written = changes.written.items()
             writes = [(key, None if value is None else seal(key, value)) for key, value in written]
         if isinstance(machine, MemoryMachine) and not kept.is_skipped:
-            head = self._note(machine, head, record, beside)
+            head = self._note(machine, head, seen, beside)
         beside.append((MACHINE_HEAD, packed(head)))
         self._head = head
         self._skips.discard(seq)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 
 import click
@@ -34,10 +33,6 @@ class FakeClient:
     def __exit__(self, *_: object) -> None:
         """Nothing to close."""
 
-    def channelsets(self) -> list[Any]:
-        """One that is in no backup."""
-        return [SimpleNamespace(name="counters")]
-
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
@@ -53,7 +48,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
         progress(backup.Progress("orders", 3, 3))
         made.append({"client": type(client), "url": url, "chosen": chosen, **options})
         table = backup.RestoredTable("orders", "old", 3, 1, 2)
-        return backup.Restored(MANIFEST.id, (table,))
+        found = backup.RestoredChannelSet("counters", "counted", "mine:Counter", 5, 9)
+        return backup.Restored(MANIFEST.id, (table,), (found,))
 
     monkeypatch.setattr(Context, "connect", lambda _: FakeClient())
     monkeypatch.setattr(backup, "create_backup", create)
@@ -89,29 +85,50 @@ def test_create_shows_what_was_made_and_at_which_positions(
     calls: list[Mapping[str, Any]],
 ) -> None:
     """Positions are for programs; people get one line."""
-    told = json.loads(run("backup", "create", "/b", "--table", "orders", "-o", "json").stdout)
-    assert calls == [{"client": FakeClient, "url": "/b", "tables": ("orders",), "full": False}]
+    options = ("--table", "orders", "--channelset", "counters")
+    told = json.loads(run("backup", "create", "/b", *options, "-o", "json").stdout)
+    assert calls == [
+        {
+            "client": FakeClient,
+            "url": "/b",
+            "tables": ("orders",),
+            "channelsets": ("counters",),
+            "full": False,
+        }
+    ]
     assert (told["backup"], told["rows"], told["positions"]) == (MANIFEST.id, 3, {"orders": "p"})
-    assert told["left_out"] == []
     full = run("backup", "create", "/b", "--full")
     assert calls[1]["full"] is True
     assert MANIFEST.id in full.stdout
     assert "position" not in full.stdout
-    assert "not in the backup: channel sets counters, whose state" in full.stderr
-    assert json.loads(run("backup", "create", "/b", "-o", "json").stdout)["left_out"] == [
-        "counters"
-    ]
 
 
 def test_restore_takes_names_and_new_names(calls: list[Mapping[str, Any]]) -> None:
     """Of the newest backup unless one is named."""
-    options = ("--table", "orders=old", "--table", "b", "--replicas", "1")
+    options = (
+        "--table",
+        "orders=old",
+        "--table",
+        "b",
+        "--replicas",
+        "1",
+        "--channelset",
+        "counters=counted",
+    )
     told = json.loads(run("backup", "restore", "/b", "x", *options, "-o", "json").stdout)
     (call,) = calls
     assert call["chosen"] == "x"
     assert (call["tables"], call["replicas"]) == ({"orders": "old", "b": "b"}, 1)
     row = {"table": "old", "from": "orders", "rows": 3, "expired": 1, "writers": 2}
-    assert told == {"backup": MANIFEST.id, "tables": [row]}
+    assert call["channelsets"] == {"counters": "counted"}
+    entry = {
+        "channelset": "counted",
+        "from": "counters",
+        "machine": "mine:Counter",
+        "entries": 5,
+        "commands": 9,
+    }
+    assert told == {"backup": MANIFEST.id, "tables": [row], "channelsets": [entry]}
 
 
 @pytest.mark.parametrize("given", [("=x",), ("x=",), ("",), ("x", "x=y")])

@@ -58,3 +58,54 @@ class MemoryCounter(MemoryMachine):
     def restore(self, chunks: Iterable[bytes]) -> None:
         """All totals."""
         self.totals = dict(msgspec.msgpack.decode(b"".join(chunks), type=list[tuple[bytes, int]]))
+
+
+class Ledger(StateMachine):
+    """Keeps all that it was given with each command under its seq, and returns it."""
+
+    commands = codec(str)
+    results = answers = codec(list[Any])
+
+    def apply(self, command: Any, context: CommandContext) -> Any:
+        """[seq, term, time, new id, command]."""
+        known = [context.seq, context.term, context.time_ms, context.new_id(), command]
+        place = context.seq.to_bytes(8, "big")
+        if context.state.get(place) is not None:
+            raise RejectedError(f"seq {context.seq} was given before")
+        context.state.put(place, msgspec.msgpack.encode(known))
+        return known
+
+    def query(self, request: Any, context: QueryContext) -> Any:
+        """All of them, in the order of seqs."""
+        del request
+        stored = context.state.range(limit=100_000)
+        return [msgspec.msgpack.decode(value) for _, value in stored]
+
+
+class MemoryLedger(MemoryMachine):
+    """The same in a list, with a long text so that snapshots are made."""
+
+    commands = codec(str)
+    results = answers = codec(list[Any])
+
+    def __init__(self) -> None:
+        self.known: list[list[Any]] = []
+
+    def apply(self, command: Any, context: CommandContext) -> Any:
+        """[seq, term, time, new id, length of the command]."""
+        drawn = context.new_id()
+        self.known.append([context.seq, context.term, context.time_ms, drawn, len(command)])
+        return self.known[-1]
+
+    def query(self, request: Any, context: QueryContext) -> Any:
+        """All of them."""
+        del request, context
+        return self.known
+
+    def snapshot(self) -> Iterable[bytes]:
+        """All of them."""
+        return [msgspec.msgpack.encode(each) for each in self.known]
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """All of them."""
+        self.known = [msgspec.msgpack.decode(chunk) for chunk in chunks]

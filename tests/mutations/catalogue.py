@@ -14,6 +14,7 @@ from tests.mutations.mutation import Mutation
 from tests.mutations.rules.assertion import ASSERTION_RULES
 from tests.mutations.rules.audit import AUDIT_RULES
 from tests.mutations.rules.backup import BACKUP_RULES
+from tests.mutations.rules.backup_sets import BACKUP_SET_RULES
 from tests.mutations.rules.base import BASE_RULES
 from tests.mutations.rules.batch import BATCH_RULES
 from tests.mutations.rules.bound import BOUND_RULES
@@ -153,6 +154,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *SERVING_RULES,
             *SHARE_RULES,
             *BACKUP_RULES,
+            *BACKUP_SET_RULES,
         ),
         key=_order,
     )

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Unpack
 
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.blocking.background_loop import BackgroundLoop
+from raftstore.client.blocking.iteration import iterate
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.machines.calls import Machine
 from raftstore.client.machines.channel_set import AsyncChannelSet, Key
+from raftstore.client.machines.channel_set_state import (
+    AsyncChannelSetState,
+    Entry,
+    PinnedPartition,
+)
 from raftstore.client.machines.code import Codecs
 from raftstore.client.machines.results import CommandResult, QueryResult
 from raftstore.client.reads.read_spec import ReadOptions
 from raftstore.machine import Codec
 from raftstore.protocol.admin import TableInfo
-from raftstore.types import DurabilityName
+from raftstore.protocol.machine_restore import RestorePortion
+from raftstore.types import ChannelId, DurabilityName, Seq
 
 
 class ChannelSet:
@@ -91,6 +99,47 @@ class ChannelSet:
         return self._loop.call(self._channelset.query_all(request, **options))
 
 
+class ChannelSetState:
+    """The state of a channel set as backups take and bring it; made by
+    ``client.channelset_state(name)``."""
+
+    def __init__(self, state: AsyncChannelSetState, loop: BackgroundLoop) -> None:
+        self._state = state
+        self._loop = loop
+        self.name = state.name
+
+    def pin(
+        self, info: TableInfo, partition: int, *, timeout: float | None = None
+    ) -> PinnedPartition:
+        """Pin the state of a partition: all that was acknowledged before the call is in it."""
+        return self._loop.call(self._state.pin(info, partition, timeout=timeout))
+
+    def pin_at(self, info: TableInfo, partition: int, seq: int) -> PinnedPartition:
+        """Pin the state of a partition at any replica that has applied this seq."""
+        return self._loop.call(self._state.pin_at(info, partition, seq))
+
+    def entries(
+        self, pinned: PinnedPartition, prefix: bytes
+    ) -> Generator[Sequence[Entry], None, None]:
+        """Iterate over pages of the entries whose keys begin with a prefix, in key order."""
+        return iterate(self._state.entries(pinned, prefix), self._loop, 1)
+
+    def close(self, pinned: PinnedPartition) -> None:
+        """Notify the node that the state is needed no longer."""
+        if not self._loop.is_stopped:
+            self._loop.call(self._state.close(pinned))
+
+    def create(self, definition: Mapping[str, Any], *, timeout: float | None = None) -> TableInfo:
+        """Create the channel set as one that is being filled."""
+        return self._loop.call(self._state.create(definition, timeout=timeout))
+
+    def put_portion(
+        self, channel: ChannelId, portion: RestorePortion, *, timeout: float | None = None
+    ) -> Seq:
+        """Have a portion applied by all replicas; return the seq of its record."""
+        return self._loop.call(self._state.put_portion(channel, portion, timeout=timeout))
+
+
 class MachineClient:
     """The part of ``Client`` that is about state machines of users."""
 
@@ -105,6 +154,10 @@ class MachineClient:
         ``machine``: its class or name, whose codecs are used; ``codec``: one for all values.
         """
         return ChannelSet(self._client.channelset(name, machine=machine, codec=codec), self._loop)
+
+    def channelset_state(self, name: str) -> ChannelSetState:
+        """Return what gives the state of a channel set to a backup, and brings it back."""
+        return ChannelSetState(self._client.channelset_state(name), self._loop)
 
     def create_channelset(
         self,

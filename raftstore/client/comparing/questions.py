@@ -17,16 +17,18 @@ from raftstore.errors import (
     UnavailableError,
     UnsupportedRequestError,
 )
-from raftstore.policy.levels import CHECK_LEVEL
+from raftstore.policy.levels import CHECK_LEVEL, MACHINE_RESTORE_LEVEL
 from raftstore.protocol.message import Failed, Message, Request
 from raftstore.protocol.reads import ClosePin
 from raftstore.protocol.replica_checks import (
+    EntriesAnswer,
     HashHistory,
     HashHistoryAnswer,
     HashRange,
     HashRangeAnswer,
     PinState,
     PinStateAnswer,
+    ReadEntries,
 )
 from raftstore.types import ChannelId, NodeId, Seq, node_name
 
@@ -84,8 +86,24 @@ class ReplicaQuestions:
             HashRangeAnswer,
         )
 
+    async def entries(
+        self, node: NodeId, pin: int, prefix: bytes, after: bytes, wait_ms: int
+    ) -> EntriesAnswer:
+        """Entries of a pinned state of a channel set whose keys begin with a prefix."""
+        channel = self._channel
+        return await self._ask(
+            node,
+            lambda number: ReadEntries(number, channel, pin, prefix, after, wait_ms),
+            EntriesAnswer,
+            needs=("the state of a channel set", MACHINE_RESTORE_LEVEL),
+        )
+
     async def _ask(
-        self, node: NodeId, build: Callable[[int], Request], kind: type[AnswerT]
+        self,
+        node: NodeId,
+        build: Callable[[int], Request],
+        kind: type[AnswerT],
+        needs: tuple[str, int] = ("comparing replicas", CHECK_LEVEL),
     ) -> AnswerT:
         """Ask one node; raises RequestError: why it did not answer, and TransportError."""
         context, name = self._context, node_name(node)
@@ -98,10 +116,11 @@ class ReplicaQuestions:
             async with asyncio.timeout(timeout_ms / 1000):
                 if not await link.open():
                     raise UnavailableError(f"{name} cannot be reached: {link.last_error}")
-                if link.level < CHECK_LEVEL:
+                what, level = needs
+                if link.level < level:
                     raise UnsupportedRequestError(
-                        f"{name} is at level {link.level}, and comparing replicas needs level "
-                        f"{CHECK_LEVEL}; upgrade this node"
+                        f"{name} is at level {link.level}, and {what} needs level {level}; upgrade "
+                        "this node"
                     )
                 answer = await link.request(build)
         except TimeoutError as error:

@@ -14,6 +14,7 @@ from raftstore.client.definitions import warn_of_even_replicas, warn_of_findings
 from raftstore.client.explanation import ReadExplanation
 from raftstore.client.kip535 import Metadata
 from raftstore.client.machines.channel_set import AsyncChannelSet, Key, key_bytes, query_spec
+from raftstore.client.machines.channel_set_state import AsyncChannelSetState
 from raftstore.client.machines.code import codecs_given, name_of
 from raftstore.client.machines.repeats import CommandRepeats
 from raftstore.client.reads.channel_reads import ChannelReads
@@ -58,6 +59,13 @@ class MachineCalls:
             self._channel_reads,
             codecs_given(machine, codec),
             CommandRepeats(self._publisher, self._leaders),
+        )
+
+    def channelset_state(self, name: str) -> AsyncChannelSetState:
+        """Return what gives the state of a channel set to a backup, and brings it back
+        (``raftstore.backup``)."""
+        return AsyncChannelSetState(
+            text("name", name), self._context, self._admin, self._channel_reads, self._publisher
         )
 
     def create_channelset(

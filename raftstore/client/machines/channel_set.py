@@ -23,6 +23,7 @@ from raftstore.client.writes.write_outcomes import parse_name
 from raftstore.errors import (
     ArgumentError,
     DecodeError,
+    GuidExpiredError,
     OperationInDoubtError,
     PayloadTooLargeError,
     PositionError,
@@ -35,7 +36,7 @@ from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.machines import CommandAck, MachineAnswer, encode_command
 from raftstore.protocol.publish import PubAck
 from raftstore.rows.partitioner import partition_of
-from raftstore.types import Level, RecordKind, node_name
+from raftstore.types import Level, RecordKind, channel_table, node_name
 
 Key = str | bytes
 """By which a command or query comes to its partition; text stands for its UTF-8."""
@@ -146,6 +147,16 @@ class AsyncChannelSet:
             ack, guid = await self._publisher.command(channel, payload, deadline_ms)
             return _result(info, partition, ack, guid, codecs)
         of, record, place = parse_name(guid_given)
+        if channel_table(of) != info.uuid:
+            # Its results, and what was seen of it, are with the log of another channel set.
+            unknown = GuidExpiredError(
+                f"guid={guid_given!r:.80} is of a command to another channel set than today's "
+                f"{info.name!r}: an earlier one of the name, or the one that a backup was taken "
+                "of; whether its effect is in the state here is not known, and it was not sent: "
+                "query the machine to see, and give the command without the guid if it is not"
+            )
+            unknown.guid = guid_given
+            raise unknown
         if of != channel:
             raise ArgumentError(
                 f"guid={guid_given!r:.80} is of a command to another partition than {info.name}/"

@@ -472,7 +472,10 @@ class CatalogController:
     def _machine_of(self, table: TableEntry, partition: int, *, is_witness: bool) -> RecordMachine:
         name = WITNESS if is_witness else table.machine or TABLE
         first, machines = table.machine_version, self._machines
-        return make_machine(name, MachinePlace(partition, first, machines.rules, machines.load))
+        place = MachinePlace(
+            partition, first, machines.rules, machines.load, from_backup=table.settings.from_backup
+        )
+        return make_machine(name, place)
 
     # --- timers -----------------------------------------------------------------------------------
 

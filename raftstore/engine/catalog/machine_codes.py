@@ -139,10 +139,16 @@ class MachineCodes:
             question.done(question.codes, now_ms)
 
 
-def first_version(machine: str, codes: Codes, up: Collection[NodeId]) -> int | Refusal:
+def first_version(
+    machine: str,
+    codes: Codes,
+    up: Collection[NodeId],
+    restored: tuple[int, int] | None = None,
+) -> int | Refusal:
     """The version with which a channel set begins that these nodes are to host; or why it cannot.
 
-    ``up``: those that should have answered.
+    ``up``: those that should have answered. ``restored``: the lowest and highest version that its
+    partitions have, which all of them must be able to go on with.
     """
     for node, code in sorted(codes.items()):
         if code.problem:
@@ -154,6 +160,8 @@ def first_version(machine: str, codes: Codes, up: Collection[NodeId]) -> int | R
     if not codes:
         text = f"none of the nodes that are to host a partition of {machine} is up"
         return Refusal(UnavailableError, f"{text}; start them, or retry when others are")
+    if restored is not None:
+        return _restored_version(machine, codes, restored)
     version = min(code.version for code in codes.values())
     for node, code in sorted(codes.items()):
         if code.oldest_version > version:
@@ -165,3 +173,18 @@ def first_version(machine: str, codes: Codes, up: Collection[NodeId]) -> int | R
             )
             return Refusal(UnknownMachineError, text)
     return version
+
+
+def _restored_version(machine: str, codes: Codes, restored: tuple[int, int]) -> int | Refusal:
+    """The lowest of the versions that come back, if all nodes can go on with all of them."""
+    lowest, highest = restored
+    for node, code in sorted(codes.items()):
+        text = f"node {node_name(node)} has version {code.version} of {machine}"
+        if code.version < highest:
+            text = f"{text}, and version {highest} is in force in the backup; install"
+            return Refusal(UnknownMachineError, f"{text} code that has it, and restart the node")
+        if code.oldest_version > lowest:
+            text = f"{text}, which goes back to {code.oldest_version} and no further, and version"
+            text = f"{text} {lowest} is in force in the backup; install code that still has it,"
+            return Refusal(UnknownMachineError, f"{text} and restart the node")
+    return lowest

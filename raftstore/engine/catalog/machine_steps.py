@@ -144,7 +144,7 @@ class MachineSteps:
         table = self._of.view.catalog.table_of(runner.channel)
         if table is None:
             return
-        if runner.commands is None:
+        if runner.commands is None or not runner.commands.is_whole:
             return
         get = partial(self._of.parts.tables.state_get, runner.channel)
         in_force = runner.commands.machine.version_in_force(get)

@@ -221,7 +221,8 @@ class TableCommands:
         hosts = sorted({node for group in entry.placement for node in group})
 
         def decide(codes: Codes, at_ms: int) -> None:
-            found = first_version(request.machine, codes, [n for n in hosts if self._view.is_up(n)])
+            up = [node for node in hosts if self._view.is_up(node)]
+            found = first_version(request.machine, codes, up, request.machine_versions)
             if isinstance(found, Refusal):
                 self.fail(client, request.request_id, found.error, found.text)
             else:

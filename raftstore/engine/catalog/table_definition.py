@@ -62,7 +62,10 @@ def entry_of(request: CreateTable) -> TableEntry:
         max_lag=request.max_lag,
         schema_json=request.schema_json,
         placement=(),
-        settings=request.settings,
+        settings=msgspec.structs.replace(
+            request.settings,
+            from_backup=bool(request.machine) and request.settings.restoring is not None,
+        ),
         machine=request.machine,
     )
 
@@ -114,13 +117,17 @@ def _channelset_problem(request: CreateTable) -> str | None:
         ("key columns", request.key_columns),
         ("a schema", request.schema_json),
         ("a lifetime of rows (ttl)", request.settings.ttl_ms),
-        ("a restore", request.settings.restoring),
     ):
         if value not in ((), "", None):
             return (
                 f"channel set {request.name!r} has a state machine, and so no {what}: give none, "
                 "or create a table"
             )
+    if (request.settings.restoring is None) != (request.machine_versions is None):
+        return (
+            f"channel set {request.name!r} is created with the versions of a state that is restored"
+            " into it, or with neither; give both"
+        )
     return None
 
 

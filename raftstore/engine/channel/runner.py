@@ -161,7 +161,7 @@ class ChannelRunner:
             parts.log, parts.tables, channel, applied, self._on_broken, machine.pieces
         )
         self.commands = commands_of(machine, parts, channel, name, self.feed)
-        self._judge = PublishJudge(machine, self.commands, partial(parts.stage_refusal, self))
+        self._judge = PublishJudge(machine, self, parts.stage_refusal)
         self.versions = Versions(parts.tables, channel, parts.settings.read)
         self.unserved_until = parts.tables.unserved_until(channel)
         """A crash cut the record that ends here: nothing is answered before it is applied."""

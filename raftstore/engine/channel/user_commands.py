@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import asdict, astuple, replace
 
@@ -18,9 +18,11 @@ from raftstore.errors import (
     MachineStoppedError,
     QuorumTimeoutError,
     Refusal,
+    SchemaError,
 )
 from raftstore.ports.machine import MachineStop
 from raftstore.ports.tables import Answers
+from raftstore.protocol.machine_restore import token_of_portion
 from raftstore.protocol.machines import (
     CommandAck,
     MachineStep,
@@ -30,8 +32,16 @@ from raftstore.protocol.machines import (
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.shared_commands import CommandEnd, CommandsAck
+from raftstore.protocol.table_settings import TableSettings
 from raftstore.record_machine import CommandMachine, KeptResult, RecordMachine
 from raftstore.types import ChannelId, RecordKind, Seq, guid_text
+
+
+class JudgedChannel(Protocol):
+    """The channel of a judge (``ChannelRunner``)."""
+
+    commands: UserCommands | None
+    table_settings: TableSettings
 
 
 class PublishJudge:
@@ -40,12 +50,12 @@ class PublishJudge:
     def __init__(
         self,
         machine: RecordMachine,
-        commands: UserCommands | None,
-        stage_refusal: Callable[[PubMsg], Refusal | None],
+        of: JudgedChannel,
+        stage_refusal: Callable[[Any, PubMsg], Refusal | None],
     ) -> None:
         self._machine = machine
         self._kinds = machine.kinds()
-        self._commands = commands
+        self._of = of
         self._stage_refusal = stage_refusal
 
     def judged(
@@ -61,11 +71,24 @@ class PublishJudge:
                 raise DecodeError(f"a {self._machine.LABEL} takes no records of kind {kind:d}")
             return refusal
         self._machine.check(kind, message.payload, message.rows)
-        if refusal is None and self._commands is not None:
-            return self._commands.refusal()
+        if refusal is None and kind is RecordKind.MACHINE_RESTORE:
+            return self._restore_refusal(message)
+        if refusal is None and self._of.commands is not None:
+            return self._of.commands.refusal()
         if refusal is None and kind is RecordKind.STAGED:
-            return self._stage_refusal(message)
+            return self._stage_refusal(self._of, message)
         return refusal
+
+    def _restore_refusal(self, message: PubMsg) -> Refusal | None:
+        """Why a portion of a state from a backup is not taken: of a channel set that is served, or
+        that another restore fills, nothing is overwritten."""
+        if token_of_portion(message.payload) == self._of.table_settings.restoring:
+            return None
+        return Refusal(
+            SchemaError,
+            "the channel set is not being filled by this restore; restore the backup under another "
+            "name, or drop the channel set first",
+        )
 
 
 class UserCommands:
@@ -90,6 +113,7 @@ class UserCommands:
         """The record that the machine cannot apply; None: it goes on."""
         self._is_taken_back = False
         self._looked_to = Seq(0)
+        self._is_whole = False
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -122,6 +146,14 @@ class UserCommands:
     def kept_end(self, seq: Seq) -> KeptResult | None:
         """The end of the command at a seq, as it is stored; None: it is kept no more."""
         return self.machine.kept_end(seq, partial(self._parts.tables.state_get, self._channel))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what is applied here has all of the state that the channel set began with."""
+        if not self._is_whole:
+            get = partial(self._parts.tables.state_get, self._channel)
+            self._is_whole = self.machine.is_whole(get)
+        return self._is_whole
 
     # --- stops ------------------------------------------------------------------------------------
 

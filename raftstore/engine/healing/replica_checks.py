@@ -31,6 +31,7 @@ from raftstore.errors import (
     PageExpiredError,
     QueryError,
     RequestError,
+    SchemaError,
     UnknownChannelError,
 )
 from raftstore.ports.table_copy import Pair
@@ -38,6 +39,7 @@ from raftstore.ports.tables import ReadDone, TableSnapshot
 from raftstore.protocol.message import Message, failed
 from raftstore.protocol.replica_checks import (
     ROW_ENTRY,
+    EntriesAnswer,
     HashedEntry,
     HashHistory,
     HashHistoryAnswer,
@@ -45,6 +47,7 @@ from raftstore.protocol.replica_checks import (
     HashRangeAnswer,
     PinState,
     PinStateAnswer,
+    ReadEntries,
     ReplicaCheck,
     RowExpiries,
     RowExpiriesAnswer,
@@ -64,6 +67,8 @@ ENTRIES_MAX: Final = 10_000
 LISTED_MAX: Final = 256
 """Entries listed one by one in one answer."""
 DIGEST_BYTES: Final = 16
+STATE_KEY_BYTES: Final = 64
+"""More than any key of a channel set beside its rows has."""
 _NEXT: Final = 0
 """The key of the one deadline: the next step."""
 
@@ -113,6 +118,10 @@ class ReplicaChecks:
         refusal = serving_refusal(runner)
         if refusal is not None:
             self._fail(client, request, *refusal)
+            return
+        if isinstance(request, ReadEntries) and runner.commands is None:
+            text = f"channel {runner.name} is of a table, and only a channel set gives entries"
+            self._fail(client, request, SchemaError, f"{text}; scan its rows")
             return
         if isinstance(request, HashHistory) and not self._may_walk(client, request, runner):
             return
@@ -246,17 +255,17 @@ class ReplicaChecks:
 
     def _read(self, token: int, check: _Check, now_ms: int) -> None:
         request = check.request
-        assert isinstance(request, HashRange | RowExpiries), "all others are no reads of a table"
+        kinds = HashRange | RowExpiries | ReadEntries
+        assert isinstance(request, kinds), "all others are no reads of a table"
         state = self._scans.borrow(request.pin, check.runner, now_ms)
         if state is None:
             text = f"the pinned state of {check.runner.name} is gone; pin another"
             self._refuse(token, PageExpiredError, text)
             return
-        answer_of = _hashed if isinstance(request, HashRange) else _expiries
         self._is_reading = True
 
         def read() -> ReadDone:
-            answer, size = answer_of(request, state.snapshot)
+            answer, size = _answer_of(request, state.snapshot)
             return partial(self._is_read, token, state, answer, size)
 
         self._tables.start_read(read)
@@ -304,9 +313,20 @@ def _history(check: _Check, end: WalkEnd) -> HashHistoryAnswer:
     )
 
 
-def _hashed(request: HashRange | RowExpiries, snapshot: TableSnapshot) -> tuple[Message, int]:
-    """On another thread: the hash of a part of a state, and the bytes that were read."""
-    assert isinstance(request, HashRange)
+def _answer_of(
+    request: HashRange | RowExpiries | ReadEntries, snapshot: TableSnapshot
+) -> tuple[Message, int]:
+    """On another thread: the answer, and the bytes that count for who comes next."""
+    if isinstance(request, HashRange):
+        return _hashed(request, snapshot)
+    # These two are read at the speed of an export.
+    if isinstance(request, RowExpiries):
+        return _expiries(request, snapshot), 0
+    return _entries(request, snapshot), 0
+
+
+def _hashed(request: HashRange, snapshot: TableSnapshot) -> tuple[Message, int]:
+    """The hash of a part of a state, and the bytes that were read."""
     most = max(1, min(request.entries_max, LISTED_MAX if request.lists else ENTRIES_MAX))
     entries, resume, size = _part(request, snapshot, most)
     whole = blake2b(digest_size=DIGEST_BYTES)
@@ -357,10 +377,28 @@ def _take(hasher: blake2b, pair: Pair) -> None:
     hasher.update(value)
 
 
-def _expiries(request: HashRange | RowExpiries, snapshot: TableSnapshot) -> tuple[Message, int]:
-    """On another thread: when rows of a range expire. It is read at the speed of an export."""
-    assert isinstance(request, RowExpiries)
+def _expiries(request: RowExpiries, snapshot: TableSnapshot) -> Message:
+    """When rows of a range expire."""
     if not snapshot.has_lifetimes():
-        return RowExpiriesAnswer(request.request_id, (), False), 0
+        return RowExpiriesAnswer(request.request_id, (), False)
     page = snapshot.expiries(request.start, request.stop, ENTRIES_MAX)
-    return RowExpiriesAnswer(request.request_id, tuple(page.expiries), True, page.resume), 0
+    return RowExpiriesAnswer(request.request_id, tuple(page.expiries), True, page.resume)
+
+
+def _entries(request: ReadEntries, snapshot: TableSnapshot) -> Message:
+    """Entries with a prefix of their keys, each checked, with their seals."""
+    prefix, after = request.prefix, request.after
+    if prefix == ROW_ENTRY:
+        start = after[len(prefix) :] + b"\0" if after else b""
+        rows = snapshot.sealed_page(start, b"", ENTRIES_MAX, STEP_BYTES)
+        found = tuple((prefix + key, sealed) for key, sealed, _ in rows.rows)
+        return EntriesAnswer(request.request_id, found, rows.more)
+    page = snapshot.copy_page(after or _before(prefix), STEP_BYTES)
+    pairs = tuple(pair for pair in page.pairs if pair[0].startswith(prefix))
+    return EntriesAnswer(request.request_id, pairs, page.more and len(pairs) == len(page.pairs))
+
+
+def _before(prefix: bytes) -> bytes:
+    """A key behind all that are in front of the prefix, and in front of all that have it: keys
+    beside the rows are short."""
+    return prefix[:-1] + bytes((prefix[-1] - 1,)) + b"\xff" * STATE_KEY_BYTES

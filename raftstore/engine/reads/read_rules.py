@@ -117,12 +117,18 @@ def serving_refusal(runner: ChannelRunner) -> Refusal | None:
 
 def restoring_refusal(runner: ChannelRunner) -> Refusal | None:
     """Why no row of the table is read or written now: it is being filled from a backup, and part of
-    a table is never taken for the whole. Asked by what serves rows, not by what keeps replicas."""
-    if runner.table_settings.restoring is None:
+    a table is never taken for the whole. Asked by what serves rows, not by what keeps replicas.
+
+    A replica of a channel set knows by its own state, too, whether it has all that came: it may be
+    behind the end of a restore that the catalog knows.
+    """
+    is_whole = runner.commands is None or runner.commands.is_whole
+    if runner.table_settings.restoring is None and is_whole:
         return None
+    what = "table" if runner.commands is None else "channel set"
     text = (
-        f"channel {runner.name} is of a table that is being restored from a backup; wait for the "
-        "restore to end, run it again if it was stopped, or drop the table"
+        f"channel {runner.name} is of a {what} that is being restored from a backup; wait for the "
+        f"restore to end, run it again if it was stopped, or drop the {what}"
     )
     return Refusal(UnavailableError, text)
 

@@ -18,12 +18,14 @@ from typing import Any, Self
 from msgspec import structs
 
 from raftstore.config import LEVEL, PROTOCOL_VERSION
+from raftstore.machine import StateMachine
 from raftstore.protocol.admin import (
     ChannelInfo,
     ChannelView,
     ClusterInfo,
     ClusterInfoAnswer,
     ClusterViewAnswer,
+    CreateTable,
     NodeInfo,
     ReplicaHint,
     TableInfo,
@@ -50,6 +52,7 @@ from raftstore.protocol.reads import (
     Scan,
     row_read,
 )
+from raftstore.protocol.replica_checks import PinState, ReadEntries
 from raftstore.protocol.snapshots import OpenSnapshot
 from raftstore.protocol.staged import decode_header
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS, TableSettings
@@ -67,6 +70,8 @@ from tests.batch_truth import BatchTruth
 from tests.integration.client.fake_machines import count, count_all
 from tests.integration.client.fake_requests import execute, read
 from tests.integration.client.fake_snapshots import Applied
+from tests.integration.client.fake_states import apply_really
+from tests.machine_bench import MachineBench
 
 CLUSTER_ID = b"c" * 16
 METADATA = channel_id(CLUSTER_ID, 0)
@@ -94,6 +99,10 @@ class Channel:
     batches: BatchTruth | None = None
     iss: tuple[NodeId, ...] = ()
     history: list[Applied] = field(default_factory=list)
+    bench: MachineBench | None = None
+    """The real machine of a channel set, if the cluster has its code."""
+    now_ms: int = 0
+    """The clock of its leader."""
 
     def apply(self, message: PubMsg) -> PubAck:
         """Apply once per guid and return the ack, as a leader that committed it would."""
@@ -138,12 +147,18 @@ class Channel:
             conflict=conflict_seq is not None,
             conflict_seq=conflict_seq or Seq(0),
         )
-        if kind is RecordKind.MACHINE_COMMAND:
-            ack = count(self, bytes(message.payload), ack)
-        elif kind is RecordKind.MACHINE_COMMANDS:
-            ack = count_all(self, message, ack)
+        if kind in MACHINE_KINDS:
+            ack = self._command(message, ack)
         self.acks[message.guid] = ack
         return ack
+
+    def _command(self, message: PubMsg, ack: PubAck) -> PubAck:
+        """Apply commands, or a portion of a state."""
+        if self.bench is not None:
+            return apply_really(self, message, ack)
+        if message.kind is RecordKind.MACHINE_COMMANDS:
+            return count_all(self, message, ack)
+        return count(self, bytes(message.payload), ack)
 
     def write(self, cells: list[bytes | None]) -> None:
         """Rows become visible."""
@@ -181,6 +196,9 @@ class FakeNode:
         """What it says in its Hello."""
         self.pins: dict[int, tuple[Seq, dict[bytes, tuple[bytes, Seq]]]] = {}
         self.pinned = 0
+        self.states: dict[int, dict[bytes, bytes]] = {}
+        """Entries of the states of channel sets that it pinned."""
+        self.states_asked: list[PinState | ReadEntries] = []
         self.page_rows_max = 1_000_000
         """It cuts its pages, as a node does whose rows are large."""
         self.snapshots: list[OpenSnapshot] = []
@@ -350,6 +368,9 @@ class FakeCluster:
         self.changed = asyncio.Event()
         self.skipped: list[tuple[ChannelId, Seq]] = []
         """Commands that an operator had skipped."""
+        self.created: list[CreateTable] = []
+        self.code: dict[str, type[StateMachine]] = {}
+        """Machines that are really there, by name: channel sets of them have a state."""
         self.metadata = Channel(METADATA, self._ids(), self._ids()[0])
         self.channels[METADATA] = self.metadata
 
@@ -380,6 +401,7 @@ class FakeCluster:
         schema_json: str = "",
         settings: TableSettings = DEFAULT_SETTINGS,
         machine: str = "",
+        version: int = 1,
     ) -> list[Channel]:
         """Create a table; partition i is led by ``leaders[i % len]``."""
         self.version += 1
@@ -391,6 +413,10 @@ class FakeCluster:
             leader = self.nodes[leaders[partition % len(leaders)]].id
             channel = Channel(channel_id(uuid, partition), self._ids(), leader)
             channel.partition, channel.batches = partition, truth
+            if machine in self.code:
+                channel.bench = MachineBench(
+                    self.code[machine], from_backup=settings.from_backup, first_version=version
+                )
             self.channels[channel.channel] = channel
             channels.append(channel)
         self.tables[name] = TableInfo(
@@ -405,7 +431,7 @@ class FakeCluster:
             channels=tuple(ChannelInfo(c.channel, c.replicas, None, Term(0)) for c in channels),
             settings=settings,
             machine=machine,
-            machine_version=1 if machine else 0,
+            machine_version=version if machine else 0,
         )
         return channels
 

@@ -47,6 +47,7 @@ from raftstore.types import (
 from tests.integration.client.fake_batches import coordinate
 from tests.integration.client.fake_machines import ask
 from tests.integration.client.fake_snapshots import open_snapshot
+from tests.integration.client.fake_states import give_state
 
 if TYPE_CHECKING:
     from tests.integration.client.fake_cluster import FakeNode
@@ -118,13 +119,16 @@ def execute(node: FakeNode, message: Message, reply: Callable[[Message], None]) 
             reply(Failed(message.request_id, "table_exists", f"{message.name} exists"))
             return
         if message.name not in cluster.tables:
+            settings, versions = message.settings, message.machine_versions
+            cluster.created.append(message)
             cluster.add_table(
                 message.name,
                 message.partitions,
                 key=message.key_columns,
                 schema_json=message.schema_json,
-                settings=message.settings,
+                settings=structs.replace(settings, from_backup=versions is not None),
                 machine=message.machine,
+                version=1 if versions is None else versions[0],
             )
         reply(Done(message.request_id, {"version": cluster.version}))
     elif isinstance(message, DropTable):
@@ -192,7 +196,7 @@ def _tell(node: FakeNode, message: Message, reply: Callable[[Message], None]) ->
 
 def _operate(node: FakeNode, message: Message, reply: Callable[[Message], None]) -> None:
     cluster = node.cluster
-    if _tell(node, message, reply):
+    if give_state(node, message, reply) or _tell(node, message, reply):
         return
     if isinstance(message, Status):
         reply(StatusAnswer(message.request_id, {"node": node.name, "channels": []}))

@@ -64,7 +64,7 @@ BACKUP_RULES: tuple[Mutation, ...] = (
         "A row that was acknowledged while its table was restored is overwritten by an older one.",
         Edit(
             "RequestHandler.on_publish",
-            "refusal is None and message.kind is not RecordKind.STAGED",
+            "refusal is None and message.kind not in _BY_RESTORES",
             "False",
         ),
         directed(WRITTEN),
@@ -197,7 +197,7 @@ BACKUP_RULES: tuple[Mutation, ...] = (
         "backup-over",
         "A backup is restored over a table that exists.",
         Edit(
-            "_Restore.refuse_over_existing",
+            "Target.refuse_over_existing",
             "found is not None and found.settings.restoring is None",
             "False",
         ),
@@ -206,27 +206,27 @@ BACKUP_RULES: tuple[Mutation, ...] = (
     mutation(
         "backup-mixed",
         "Rows of two backups are mixed in a table.",
-        Edit("_Restore.check", "found.settings.restoring != self._token", "False"),
+        Edit("Target.check", "found.settings.restoring != self._token", "False"),
         directed(CLIENT + "restore_of_another_backup_does_not_go_on_with_a_table"),
     ),
     mutation(
         "backup-again",
         "A restore that is repeated stages a batch that is in the table.",
-        Edit("_Restore.fill", "number > written", "True"),
-        Edit("_Restore._begin", "None if ticket.is_already_written else ticket", "ticket"),
+        Edit("TableRestore.fill", "number > written", "True"),
+        Edit("TableRestore._begin", "None if ticket.is_already_written else ticket", "ticket"),
         directed(KILLED),
     ),
     mutation(
         "backup-expired",
         "Rows whose time is over come back.",
-        Edit("_Restore._stage", "row.expires_ms and row.expires_ms <= now_ms", "False"),
+        Edit("TableRestore._stage", "row.expires_ms and row.expires_ms <= now_ms", "False"),
         directed(CLIENT + "rows_live_as_long_as_they_would_have"),
     ),
     mutation(
         "backup-for-ever",
         "Rows without a lifetime get the table's.",
-        Edit("_Restore._stage", "ttl=ttl,", "ttl=ttl or None,"),
-        Edit("_Restore._write", "ttl=0,", "ttl=60,"),
+        Edit("TableRestore._stage", "ttl=ttl,", "ttl=ttl or None,"),
+        Edit("TableRestore._write", "ttl=0,", "ttl=60,"),
         directed(CLIENT + "rows_live_as_long_as_they_would_have"),
     ),
     mutation(

@@ -115,5 +115,5 @@ def test_table_without_all_its_partitions_is_refused() -> None:
     """Rows of a partition that is not listed would be missing."""
     table = msgspec.structs.replace(TABLE, partitions=TABLE.partitions[:1])
     content = encode_manifest(msgspec.structs.replace(MANIFEST, tables=(table,)))
-    with pytest.raises(BackupError, match="table 'orders' lacks partitions"):
+    with pytest.raises(BackupError, match="'orders' lacks partitions"):
         decode_manifest(content, "m")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from raftstore.backup import create, restore
-from raftstore.backup.create import cut, is_of_state
+from raftstore.backup import cutting, restore
+from raftstore.backup.create import is_of_state
+from raftstore.backup.cutting import cut
 from raftstore.backup.manifest import DataFile, PartitionBackup, path_of
 from raftstore.backup.restore import batches_of
 from raftstore.client.batches.batch_writes import TableWriters
@@ -49,17 +50,15 @@ def items(keys: Sequence[int]) -> list[Item]:
 
 
 def files(keys: Sequence[int]) -> list[tuple[bytes, ...]]:
-    """The keys of each file; pages are of 100 rows."""
-    rows = items(keys)
-    pages = [rows[at : at + 100] for at in range(0, len(rows), 100)]
-    return [tuple(item[0] for item in file) for file in cut(iter(pages))]
+    """The keys of each file."""
+    return [tuple(item[0] for item in file) for file in cut(iter(items(keys)))]
 
 
 def test_change_touches_the_file_that_it_is_in_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows that come or go move no cut behind them: all other files are what they were."""
-    monkeypatch.setattr(create, "_is_cut", lambda key: int(key) % 37 == 0)
+    monkeypatch.setattr(cutting, "_is_cut", lambda key: int(key) % 37 == 0)
     before = files(range(0, 2_000, 2))
     assert len(before) > 20
     assert sum(map(len, before)) == 1_000
@@ -70,10 +69,10 @@ def test_change_touches_the_file_that_it_is_in_and_no_other(
 
 def test_files_are_bounded_in_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no key says so for long: one is in memory at a time."""
-    monkeypatch.setattr(create, "_is_cut", lambda key: False)
-    monkeypatch.setattr(create, "FILE_ROWS_MAX", 150)
+    monkeypatch.setattr(cutting, "_is_cut", lambda key: False)
+    monkeypatch.setattr(cutting, "FILE_ROWS_MAX", 150)
     assert [len(file) for file in files(range(400))] == [150, 150, 100]
-    monkeypatch.setattr(create, "FILE_BYTES_MAX", 18 * 20)
+    monkeypatch.setattr(cutting, "FILE_BYTES_MAX", 18 * 20)
     assert {len(file) for file in files(range(400))} == {20}
     assert files([]) == []
 
@@ -84,7 +83,7 @@ def test_about_one_key_in_so_many_ends_a_file() -> None:
     from raftstore.rows.partitioner import partition_of
 
     keys = [b"%08d" % key for key in range(1_000_000)]
-    found = [key for key in keys if create._is_cut(key)]
+    found = [key for key in keys if cutting._is_cut(key)]
     assert 5 <= len(found) <= 40
     assert len({partition_of(key, 4) for key in found}) > 1
 

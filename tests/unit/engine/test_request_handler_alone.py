@@ -117,6 +117,7 @@ class Bench:
             channel=channel,
             name=name,
             table_settings=DEFAULT_SETTINGS,
+            commands=None,
             elector=SimpleNamespace(role=Role.LEADER, leader=ME),
             config=None,
             on_publish=lambda *of, refusal: self.calls.append(("publish", name, *of, refusal)),

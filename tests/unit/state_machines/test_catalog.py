@@ -261,15 +261,15 @@ def test_register_node_is_a_conflict_when_the_name_has_another_store_uuid() -> N
         (RecordKind.COMMAND, msgspec.msgpack.encode({"op": "rename_table"}), "rename_table"),
         (
             RecordKind.COMMAND,
-            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 8}),
-            "catalog format 8 is newer than 7; run a newer version on this node",
+            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 9}),
+            "catalog format 9 is newer than 8; run a newer version on this node",
         ),
         (
             RecordKind.COMMAND,
             msgspec.msgpack.encode({"op": "register_node", "entry": b"\x80"}),
             "no NodeEntry",
         ),
-        (RecordKind.COMMAND, create_table_command(table(format=8)), "catalog format 8 is newer"),
+        (RecordKind.COMMAND, create_table_command(table(format=9)), "catalog format 9 is newer"),
     ],
 )
 def test_record_that_cannot_be_understood_stops_the_node(
@@ -300,7 +300,7 @@ def test_stored_bytes_are_those_of_the_command() -> None:
     [
         ((b"?/1", b"\x80"), "unknown sort"),
         ((b"t/1", b"\x80"), "no TableEntry"),
-        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 8))), "catalog format 8 is newer"),
+        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 9))), "catalog format 9 is newer"),
     ],
 )
 def test_catalog_refuses_rows_that_this_version_cannot_read(

@@ -51,6 +51,7 @@ def leading_runner(term: int = 3) -> Any:
         elector=elector,
         core=core,
         table_settings=DEFAULT_SETTINGS,
+        commands=None,
     )
 
 

@@ -168,3 +168,18 @@ def test_a_version_comes_into_force_when_every_host_has_it(
 ) -> None:
     """One that is away may have older code, and all still have to apply what is ahead of it."""
     assert next_version(1, [N1, N2], codes) == version
+
+
+def test_a_state_comes_back_only_where_all_can_go_on_with_it() -> None:
+    """From the lowest version in force in a backup to the highest; else node and version are
+    named."""
+    codes = {N1: code(3, 2), N2: code(4, 1)}
+    assert first_version("m:M", codes, (N1, N2), (2, 3)) == 2
+    found = first_version("m:M", codes, (N1, N2), (2, 4))
+    assert isinstance(found, Refusal)
+    assert found.error is UnknownMachineError
+    assert "n1 has version 3 of m:M, and version 4 is in force in the backup" in found.text
+    found = first_version("m:M", codes, (N1, N2), (1, 3))
+    assert isinstance(found, Refusal)
+    assert "goes back to 2 and no further, and version 1 is in force in the backup" in found.text
+    assert isinstance(first_version("m:M", codes, (N1, N2, N3), (2, 3)), Refusal), "one is silent"

@@ -57,7 +57,9 @@ class Bench:
         self.refusal: Refusal | None = None
         self.answers: list[tuple[int, Message]] = []
         self.reads: list[tuple[int, int, int]] = []
-        runner = SimpleNamespace(channel=CHANNEL, name="orders/0", table_settings=DEFAULT_SETTINGS)
+        runner = SimpleNamespace(
+            channel=CHANNEL, name="orders/0", table_settings=DEFAULT_SETTINGS, commands=None
+        )
         catalog = SimpleNamespace(channel=CATALOG, name=METADATA_NAME)
         channels: Any = {CHANNEL: runner, CATALOG: catalog}
         me: Any = self

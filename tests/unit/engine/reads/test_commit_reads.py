@@ -46,6 +46,7 @@ class Bench:
                 name=f"t/{number}",
                 is_reopened=False,
                 table_settings=DEFAULT_SETTINGS,
+                commands=None,
             )
             for number, channel in enumerate((FIRST, SECOND))
         }

@@ -202,7 +202,7 @@ def test_rows_of_a_channel_set_and_machines_of_a_table_are_refused() -> None:
     bench.reader.on_request(CLIENT, query, bench.runner, 0)
     assert "has no state machine" in bench.text()
     assert bench.take() == [(CLIENT, 1, "schema")]
-    bench.runner.commands = SimpleNamespace(refusal=lambda: None)
+    bench.runner.commands = SimpleNamespace(refusal=lambda: None, is_whole=True)
     bench.ask(2)
     assert "query its state machine" in bench.text()
     bench.ask(3, keys=())
@@ -224,7 +224,7 @@ def test_query_behind_a_stopped_machine_is_refused_at_once() -> None:
     """Nothing behind the command is applied, so no patience brings the position."""
     bench = Bench()
     stopped = Refusal(MachineStoppedError, "stopped at seq 11")
-    bench.runner.commands = SimpleNamespace(refusal=lambda: stopped)
+    bench.runner.commands = SimpleNamespace(refusal=lambda: stopped, is_whole=True)
     query = MachineQuery(1, FIRST, b"k", b"", "any", None, Seq(12), 1_000)
     bench.reader.on_request(CLIENT, query, bench.runner, 0)
     assert bench.take() == [(CLIENT, 1, "machine_stopped")]
