@@ -10,7 +10,25 @@ QUERIES = "tests/unit/engine/reads/test_machine_queries.py::test_"
 READER = "tests/unit/engine/reads/test_reader.py::test_"
 CLIENT = "tests/integration/client/test_machines.py::test_"
 
+THREADS = "tests/unit/storage/tables/test_query_threads.py::test_"
+
 MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "machine-query-waits-for-the-next",
+        "A query that is queued behind one which never ends waits until another query comes.",
+        Edit(
+            "QueryThreads._next",
+            "self._wake.wait(LOOK_S if self._jobs else None)",
+            "self._wake.wait()",
+        ),
+        directed(THREADS + "a_query_that_waits_goes_past_by_itself"),
+    ),
+    mutation(
+        "machine-queries-at-once",
+        "Threads of users' queries ask side by side, although none of them takes long.",
+        Edit("QueryThreads._is_turn", "now_ms - since >= LONG_MS", "True"),
+        directed(THREADS + "queries_that_come_back_are_asked_one_after_the_other"),
+    ),
     mutation(
         "S4.5-repeated-command",
         "A command that is repeated by its guid says that no attempt of it was sent before, and a "

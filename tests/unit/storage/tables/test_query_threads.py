@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from threading import Event
+from time import sleep
 
 from raftstore.errors import StorageError
-from raftstore.storage.tables.query_threads import LONG_MS, THREADS_MAX, QueryThreads
+from raftstore.storage.tables.query_threads import LONG_MS, LOOK_S, THREADS_MAX, QueryThreads
 
 
 class Bench:
@@ -56,13 +57,34 @@ def test_queries_go_past_those_that_do_not_come_back() -> None:
     bench.end()
 
 
-def test_one_thread_is_enough_for_queries_that_come_back() -> None:
-    """Their time together counts for nothing."""
+def test_a_query_that_waits_goes_past_by_itself() -> None:
+    """Nobody else has to ask before the one in front of it is known to take long."""
     bench = Bench()
+    bench.hang()
+    done = Event()
+    bench.threads.submit(done.set)
+    assert not done.wait(3 * LOOK_S), "the one before takes no longer yet"
+    bench.now_ms += LONG_MS
+    assert done.wait(10)
+    bench.end()
+
+
+def test_queries_that_come_back_are_asked_one_after_the_other() -> None:
+    """Their time together counts for nothing, and however many threads wait: one is busy."""
+    bench = Bench()
+    busy, most, all_done = [0], [0], Event()
+
+    def ask() -> None:
+        busy[0] += 1
+        most[0] = max(most[0], busy[0])
+        sleep(0.002)  # lets the other threads run, which must not take the next one
+        busy[0] -= 1
+
     for _ in range(20):
-        assert bench.answers()
-        bench.now_ms += LONG_MS
-    assert len(bench.threads._threads) == 1
+        bench.threads.submit(ask)
+    bench.threads.submit(all_done.set)
+    assert all_done.wait(10)
+    assert most == [1]
     bench.end()
 
 
