@@ -82,6 +82,8 @@ class NodeAudit:
         self._tell = tell
         self._asked: dict[tuple[int, int], _Asked] = {}
         """By client and request."""
+        self._newest: dict[int, int] = {}
+        """The highest request id of each client."""
         self._rotate_at_ms: int | None = None
         self._next_event_ms = dict.fromkeys((NODE, CLIENT), 0)
         """By source: reports of clients keep no finding of the node back."""
@@ -97,10 +99,12 @@ class NodeAudit:
         if self._is_off or not isinstance(request, Get | GetMany):
             return
         place = client, request.request_id
-        twice = self._asked.get(place)
-        if twice is not None:  # which of the two is answered is unknown: neither is judged
-            self._asked[place] = twice._replace(parts={})
+        if request.request_id <= self._newest.get(client, -1):
+            # It may have been used before, and which of them is answered is unknown: none of them
+            # is judged. Clients count their requests, so theirs are unique.
+            self._asked.pop(place, None)
             return
+        self._newest[client] = request.request_id
         if len(self._asked) >= REQUESTS_MAX:
             return
         has, parts = self._sample.has, dict[int, _Watched]()
@@ -134,6 +138,7 @@ class NodeAudit:
 
     def client_gone(self, client: int) -> None:
         """Its requests get no answer."""
+        self._newest.pop(client, None)
         for place in [place for place in self._asked if place[0] == client]:
             del self._asked[place]
 
@@ -253,7 +258,6 @@ def _is_judged(request: Get | GetMany, runner: ChannelRunner) -> bool:
 
 
 def _fits(part: _Watched, answer: GetAnswer | FoundKeys) -> bool:
-    """Whether it can be the answer to this part: a client may use the id of a request again while
-    the answer to one that names no watched key is under way."""
+    """Whether it can be the answer to this part, whoever made it."""
     is_its_channel = answer.served.channel == part.runner.channel
     return is_its_channel and len(answer.seqs) == len(answer.values) == part.named

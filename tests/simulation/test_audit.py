@@ -92,9 +92,9 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.mark.slow
 def test_planted_mistake_is_found_by_the_node_that_makes_it(kind: str) -> None:
-    """N7: within three short worlds, before the world's own oracle sees the answer."""
+    """N7: within eight short worlds, before the world's own oracle sees the answer."""
     violations = []
-    for seed in (1, 2, 3):
+    for seed in range(1, 9):
         violation = world(seed).violation
         violations.append(violation)
         if violation is not None and "the audit of" in violation:
@@ -106,4 +106,4 @@ def test_planted_mistake_is_found_by_the_node_that_makes_it(kind: str) -> None:
 @pytest.mark.slow
 def test_same_worlds_are_right_without_a_mistake() -> None:
     """N7: no false alarm."""
-    assert [world(seed).violation for seed in (1, 2, 3)] == [None, None, None]
+    assert [world(seed).violation for seed in range(1, 9)] == [None] * 8

@@ -66,8 +66,18 @@ AUDIT_RULES: tuple[Mutation, ...] = (
     mutation(
         "N7-twice",
         "Answers to a request id that is used twice are judged by the keys of another request.",
-        Edit("NodeAudit.read_began", "twice is not None", "False"),
+        Edit("NodeAudit.read_began", "self._asked.pop(place, None)", "pass"),
         directed(NODE + "request_id_that_is_used_twice_has_neither_request_judged"),
+    ),
+    mutation(
+        "N7-again",
+        "A request is judged although the client had used its id before.",
+        Edit(
+            "NodeAudit.read_began",
+            "request.request_id <= self._newest.get(client, -1)",
+            "place in self._asked",
+        ),
+        directed(NODE + "request_id_that_is_used_again_and_again_is_not_judged"),
     ),
     mutation(
         "N7-shape",

@@ -49,6 +49,8 @@ class Bench:
             )
         }
         self.now_ms = 1_000
+        self.reads = 1_000
+        """The request id of the last one of ``read``."""
         self.audit = NodeAudit(settings, b"seed", self, self._tell)
 
     def known_commit(self, runner: Any) -> Seq:
@@ -77,8 +79,9 @@ class Bench:
         **fields: Any,
     ) -> list[Any]:  # fmt: skip
         """Ask for a key and answer at once."""
-        self.ask(get(1, channel, **fields))
-        return self.answer(answer(1, seq, version, row, channel))
+        self.reads += 1
+        self.ask(get(self.reads, channel, **fields))
+        return self.answer(answer(self.reads, seq, version, row, channel))
 
 
 def get(request_id: int, channel: ChannelId = FIRST, **fields: Any) -> Get:
@@ -163,16 +166,37 @@ def test_request_id_that_is_used_twice_has_neither_request_judged() -> None:
         assert bench.read(9) == ["stale_read"]
 
 
+def test_request_id_that_is_used_again_and_again_is_not_judged() -> None:
+    """N7: the answers to the first uses may come at any time, of watched keys or not."""
+    bench = Bench(AuditSettings(keys_per_million=20_000))
+    keys = [b"key %d" % number for number in range(1_000)]
+    watched = next(key for key in keys if bench.audit._sample.has(key))
+    other = next(key for key in keys if not bench.audit._sample.has(key))
+    bench.committed[FIRST] = 10
+    for number, uses in enumerate(((watched,) * 3, (other, watched), (watched, other, watched))):
+        for use in uses:
+            bench.ask(get(number, keys=(use,)))
+            bench.committed[FIRST] += 1
+        for _ in uses:
+            assert bench.answer(answer(number, 10)) == [], uses
+            bench.ask(get(number, keys=(watched,)))
+    assert bench.audit._asked == {}
+    bench.ask(get(99, keys=(watched,)))
+    assert bench.answer(answer(99, 10)) == ["stale_read"]
+    bench.audit.client_gone(CLIENT)
+    assert bench.audit._newest == {}
+
+
 def test_answer_that_cannot_be_to_the_request_is_not_judged() -> None:
-    """N7: to one of the same id that named no watched key, or was of another channel."""
+    """N7: of another channel, or another number of keys."""
     bench = Bench()
     bench.committed |= {FIRST: 10, SECOND: 10}
     bench.ask(get(1, keys=(b"a", b"b")))
     assert bench.answer(answer(1, 9)) == []
-    bench.ask(get(1))
-    assert bench.answer(answer(1, 9, channel=SECOND)) == []
-    bench.ask(GetMany(1, (ChannelKeys(FIRST, (b"a", b"b")),), "linearizable", None, 100))
-    assert bench.answer(GetManyAnswer(1, (FoundKeys(0, (None,), (Seq(0),), served(9)),))) == []
+    bench.ask(get(2))
+    assert bench.answer(answer(2, 9, channel=SECOND)) == []
+    bench.ask(GetMany(3, (ChannelKeys(FIRST, (b"a", b"b")),), "linearizable", None, 100))
+    assert bench.answer(GetManyAnswer(3, (FoundKeys(0, (None,), (Seq(0),), served(9)),))) == []
     assert bench.audit.status(())["operations"] == 0
 
 
@@ -183,13 +207,12 @@ def test_bounded_answer_without_what_was_known_before_its_age_is_an_event() -> N
     bench.read(10)
     bench.now_ms += 1_000
     bounded: dict[str, Any] = {"level": "bounded", "max_staleness_ms": 500}
-    bench.ask(get(1, **bounded))
-    old = GetAnswer(1, (None,), (Seq(0),), served(9, staleness_ms=400))
+    bench.ask(get(2_000, **bounded))
+    old = GetAnswer(2_000, (None,), (Seq(0),), served(9, staleness_ms=400))
     assert bench.answer(old) == ["too_old"]
-    bench.ask(get(1, **bounded))
-    assert bench.answer(GetAnswer(1, (None,), (Seq(0),), served(9, staleness_ms=90_000))) == [
-        "over_bound"
-    ]
+    bench.ask(get(2_001, **bounded))
+    over = GetAnswer(2_001, (None,), (Seq(0),), served(9, staleness_ms=90_000))
+    assert bench.answer(over) == ["over_bound"]
 
 
 def test_row_that_changes_without_a_write_is_an_event_for_every_reader() -> None:
@@ -272,11 +295,12 @@ def test_channel_that_is_closed_is_forgotten_with_its_requests() -> None:
     bench = Bench()
     bench.committed[FIRST] = 10
     bench.read(10, 4)
-    bench.ask(get(1))
-    bench.ask(get(2, SECOND))
+    bench.ask(get(2_000))
+    bench.ask(get(2_001, SECOND))
     bench.audit.channel_closed(bench.runners[FIRST])
-    assert list(bench.audit._asked) == [(CLIENT, 2)]
+    assert list(bench.audit._asked) == [(CLIENT, 2_001)]
     bench.committed[FIRST] = 0
+    bench.reads = 3_000
     assert bench.read(3, 2) == []
 
 
@@ -311,16 +335,13 @@ def test_other_keys_are_watched_after_a_while() -> None:
     first = watched()
     some, more, *_ = first
     for key in (some, more, some):
-        bench.ask(get(1, keys=(key,)))
-        bench.answer(answer(1, 10, 4))
+        bench.read(10, 4, keys=(key,))
         assert watched() == first
     bench.now_ms += 60_000
-    bench.ask(get(1, keys=(some,)))
-    bench.answer(answer(1, 10, 4))
+    bench.read(10, 4, keys=(some,))
     assert watched() != first
     other = next(key for key in keys if key in watched())
-    bench.ask(get(1, keys=(other,)))
-    bench.answer(answer(1, 10, 4))
+    bench.read(10, 4, keys=(other,))
     assert bench.audit.status(())["dropped"] == 0  # those before make room
 
 
