@@ -24,6 +24,7 @@ from raftstore.errors import (
     ArgumentError,
     DecodeError,
     GuidExpiredError,
+    GuidReuseError,
     OperationInDoubtError,
     PayloadTooLargeError,
     PositionError,
@@ -146,8 +147,8 @@ class AsyncChannelSet:
         if guid_given is None:
             ack, guid = await self._publisher.command(channel, payload, deadline_ms)
             return _result(info, partition, ack, guid, codecs)
-        of, record, place = parse_name(guid_given)
-        if channel_table(of) != info.uuid:
+        name = parse_name(guid_given)
+        if channel_table(name.channel) != info.uuid:
             # Its results, and what was seen of it, are with the log of another channel set.
             unknown = GuidExpiredError(
                 f"guid={guid_given!r:.80} is of a command to another channel set than today's "
@@ -157,14 +158,21 @@ class AsyncChannelSet:
             )
             unknown.guid = guid_given
             raise unknown
-        if of != channel:
+        if name.channel != channel:
             raise ArgumentError(
                 f"guid={guid_given!r:.80} is of a command to another partition than {info.name}/"
                 f"{partition}; repeat it with the key that it had"
             )
+        if not name.is_of(payload):  # S4.6: the nodes find that of one with a record of its own
+            reused = GuidReuseError(
+                f"guid {guid_given} was used before with another command or key; repeat a command "
+                "as it was, and give each its own"
+            )
+            reused.guid = guid_given
+            raise reused
         write = Write(channel, RecordKind.MACHINE_COMMAND, payload, 1)
-        ack, guid = await self._repeats.repeat(info, write, record, place, deadline_ms)
-        return _result(info, partition, ack, guid, codecs)
+        ack = await self._repeats.repeat(info, write, guid_given, deadline_ms)
+        return _result(info, partition, ack, guid_given, codecs)
 
     # --- queries ---------------------------------------------------------------------------------
 

@@ -13,10 +13,9 @@ from msgspec.structs import astuple
 
 from raftstore.client.requests.answers import expect
 from raftstore.client.requests.leader_requests import Asked, LeaderRequests
-from raftstore.client.writes.command_writes import command_name
 from raftstore.client.writes.kinds import Write
 from raftstore.client.writes.publisher import Publisher
-from raftstore.client.writes.write_outcomes import COMMITTED, NOT_APPLIED
+from raftstore.client.writes.write_outcomes import COMMITTED, NOT_APPLIED, parse_name
 from raftstore.errors import GuidExpiredError, RequestError
 from raftstore.policy.levels import SHARED_COMMANDS_LEVEL
 from raftstore.protocol.admin import TableInfo
@@ -33,15 +32,12 @@ class CommandRepeats:
         self._publisher = publisher
         self._leaders = leaders
 
-    async def repeat(
-        self, info: TableInfo, write: Write, guid: Guid, place: int, deadline_ms: int
-    ) -> tuple[PubAck, str]:
-        """Have the command applied if it was not; return its ack and its name. ``place`` is that
-        in the record with this guid, 0 for one with a record of its own."""
-        name = command_name(write.channel, guid, place)
+    async def repeat(self, info: TableInfo, write: Write, name: str, deadline_ms: int) -> PubAck:
+        """Have the command of this name applied if it was not; return its ack."""
+        _, guid, place, _ = parse_name(name)
         try:
             if not place:
-                return await self._publisher.publish(write, deadline_ms, repeats=guid), name
+                return await self._publisher.publish(write, deadline_ms, repeats=guid)
             self._publisher.check_over(write.channel, guid)
             reported = await self._leaders.ask(
                 write.channel,
@@ -55,14 +51,14 @@ class CommandRepeats:
             )
             answer = expect(CommandFateAnswer, reported)
             if answer.fate == COMMITTED:
-                return _known(info, write, guid, answer), name
+                return _known(info, write, guid, answer)
             if answer.fate != NOT_APPLIED:
                 raise GuidExpiredError(
                     f"{info.name}: whether the command {name} was applied is not known: "
                     f"{answer.reason}"
                 )
             own = guid_of_place(guid, place)
-            return await self._publisher.publish(write, deadline_ms, repeats=own), name
+            return await self._publisher.publish(write, deadline_ms, repeats=own)
         except RequestError as error:
             error.guid = name
             raise

@@ -26,6 +26,7 @@ from raftstore.client.settings import REQUEST_BYTES_MAX
 from raftstore.client.writes.kinds import RecordSender, Running, Write
 from raftstore.client.writes.row_gathering import DEADLINE_SHARE, RECORDS_UNDER_WAY_MAX
 from raftstore.client.writes.session import ProducerSession
+from raftstore.client.writes.write_outcomes import shared_name
 from raftstore.errors import RequestError, RequestTimeoutError
 from raftstore.protocol.machines import CommandAck
 from raftstore.protocol.publish import PubAck
@@ -212,11 +213,11 @@ class CommandWrites:
                 command.refusal = result
                 command.is_alone = command.is_alone or not result.retriable
         self._finish(record, put_back)
-        guid = record.running.state.guid
+        of = guid_text(self._channel, record.running.state.guid)
         for place, command in enumerate(record.commands, start=1):
             if command.done.done() or command.record is not None or command in put_back:
                 continue
-            name = command_name(self._channel, guid, place if is_shared else 0)
+            name = shared_name(of, place, command.payload) if is_shared else of
             command.done.set_result(_end_of(result, place if is_shared else 0, name))
         self._send_ready()
 
@@ -288,12 +289,6 @@ class CommandWrites:
         self._waiting.remove(command)
         if not command.done.done():
             command.done.set_result(copy.copy(error))
-
-
-def command_name(channel: ChannelId, guid: Guid, place: int) -> str:
-    """The name of a command: that of its record, and its place in it if it shares that (from 1)."""
-    name = guid_text(channel, guid)
-    return f"{name}.{place}" if place else name
 
 
 def _inner(count: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Final
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from raftstore.client.context import Context
 from raftstore.client.position import Position
@@ -31,33 +32,66 @@ from raftstore.types import (
 COMMITTED: Final = "committed"
 NOT_APPLIED: Final = "not_applied"
 _DIGITS: Final = 2 * (CHANNEL_ID_BYTES + GUID_BYTES)
-_NAME: Final = re.compile(rf"([0-9a-fA-F]{{{_DIGITS}}})(?:\.([1-9][0-9]{{0,2}}))?")
+PRINT_BYTES: Final = 8
+"""Of the print of a command in its name: by mistake no other payload has it."""
+_NAME: Final = re.compile(
+    rf"([0-9a-fA-F]{{{_DIGITS}}})"
+    rf"(?:\.([1-9][0-9]{{0,2}})(?:\.([0-9a-fA-F]{{{2 * PRINT_BYTES}}}))?)?"
+)
 
 
-def parse_name(text: str) -> tuple[ChannelId, Guid, int]:
-    """Read the name of a write: its channel, the guid of its record, and the place of a command
-    that shares it (0: none does). SchemaError when it is none."""
+class WriteName(NamedTuple):
+    """The name of a write, read."""
+
+    channel: ChannelId
+    guid: Guid
+    """Of its record."""
+    place: int = 0
+    """Of a command in a record that it shares, from 1; 0: it shares none."""
+    print: bytes = b""
+    """Of the payload of a command that shares a record; empty: a version without them named it."""
+
+    def is_of(self, payload: bytes) -> bool:
+        """Whether this payload may have the name: of a command with a record of its own, or
+        without a print, the nodes know (S4.6) or nobody."""
+        return not self.print or self.print == print_of(payload)
+
+
+def print_of(payload: bytes) -> bytes:
+    """What the name of a command that shares a record says of its payload (S4.6): the log knows
+    the digest of a record alone, so the name of a command carries its own."""
+    return blake2b(payload, digest_size=PRINT_BYTES).digest()
+
+
+def shared_name(record: str, place: int, payload: bytes) -> str:
+    """The name of a command at a place, from 1, of the record with this name."""
+    return f"{record}.{place}.{print_of(payload).hex()}"
+
+
+def parse_name(text: str) -> WriteName:
+    """Read the name of a write; SchemaError when it is none."""
     found = _NAME.fullmatch(str(text))
     if found is None:
         raise SchemaError(
             f"{text!r:.80} is not the guid of a write, which has {_DIGITS} hexadecimal digits, and "
-            "for a command that shared a record a point and its place behind them; give the one "
-            "that an answer or an error of a write contained"
+            "for a command that shared a record its place and its print behind points; give the "
+            "one that an answer or an error of a write contained"
         )
     named = bytes.fromhex(found[1])
-    return ChannelId(named[:CHANNEL_ID_BYTES]), Guid(named[CHANNEL_ID_BYTES:]), int(found[2] or 0)
+    channel, guid = ChannelId(named[:CHANNEL_ID_BYTES]), Guid(named[CHANNEL_ID_BYTES:])
+    return WriteName(channel, guid, int(found[2] or 0), bytes.fromhex(found[3] or ""))
 
 
 def parse_guid(text: str) -> tuple[ChannelId, Guid]:
     """The channel and the guid of the record that has the write of this name."""
-    channel, guid, _ = parse_name(text)
-    return channel, guid
+    name = parse_name(text)
+    return name.channel, name.guid
 
 
 def command_guid(text: str) -> Guid:
     """The guid of the command of this name, as its machine is given it."""
-    _, guid, place = parse_name(text)
-    return guid_of_place(guid, place) if place else guid
+    name = parse_name(text)
+    return guid_of_place(name.guid, name.place) if name.place else name.guid
 
 
 def _question(
@@ -80,7 +114,7 @@ class WriteOutcomeQueries:
 
         "not_applied" is a promise: a copy of the write that comes later is refused.
         """
-        channel, guid, place = parse_name(text)
+        channel, guid, place, _ = parse_name(text)
         topology = self._context.topology
         if not topology.replicas_of(channel):
             await self._context.discovery.refresh(deadline_ms)

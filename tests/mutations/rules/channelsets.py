@@ -209,6 +209,13 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(SHARED + "guids_of_commands_follow_that_of_their_record"),
     ),
     mutation(
+        "S4.6-shared-command",
+        "A command that shared a record is given again with another payload, and answered with "
+        "the result of the first.",
+        Edit("AsyncChannelSet._command", "not name.is_of(payload)", "False"),
+        directed(CLIENTS + "a_command_given_again_with_another_payload_is_refused"),
+    ),
+    mutation(
         "S4.5-shared-unknown",
         "A command whose record nobody knows any more is sent again.",
         Edit("CommandRepeats.repeat", "answer.fate != NOT_APPLIED", "False"),
