@@ -234,7 +234,7 @@ BACKUP_SET_RULES: tuple[Mutation, ...] = (
     mutation(
         "set-backup-guid",
         "A command of the source that is given again is applied again.",
-        Edit("AsyncChannelSet._command", "channel_table(of) != info.uuid", "False"),
+        Edit("AsyncChannelSet._command", "channel_table(name.channel) != info.uuid", "False"),
         directed(CLIENT + "a_guid_of_the_source_is_unknown_in_what_was_restored"),
     ),
     mutation(

@@ -46,7 +46,7 @@ MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
     mutation(
         "S4.5-guid-of-another-channel",
         "A command is repeated in another partition than the one that its guid is of.",
-        Edit("AsyncChannelSet._command", "of != channel", "False"),
+        Edit("AsyncChannelSet._command", "name.channel != channel", "False"),
         directed(CLIENT + "guid_of_another_partition_is_refused"),
     ),
     mutation(
