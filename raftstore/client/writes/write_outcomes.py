@@ -58,7 +58,7 @@ class WriteName(NamedTuple):
 
 
 def print_of(payload: bytes) -> bytes:
-    """What the name of a command that shares a record says of its payload (S4.6): the log knows
+    """The part of the name of a command that stands for its payload (S4.6): the log knows
     the digest of a record alone, so the name of a command carries its own."""
     return blake2b(payload, digest_size=PRINT_BYTES).digest()
 
