@@ -258,6 +258,6 @@ def _is_judged(request: Get | GetMany, runner: ChannelRunner) -> bool:
 
 
 def _fits(part: _Watched, answer: GetAnswer | FoundKeys) -> bool:
-    """Whether it can be the answer to this part, whoever made it."""
+    """Whether it can be the answer to this part."""
     is_its_channel = answer.served.channel == part.runner.channel
     return is_its_channel and len(answer.seqs) == len(answer.values) == part.named

@@ -58,7 +58,7 @@ def test_queries_go_past_those_that_do_not_come_back() -> None:
 
 
 def test_a_query_that_waits_goes_past_by_itself() -> None:
-    """Nobody else has to ask before the one in front of it is known to take long."""
+    """The one in front of it is known to take long after a second, without another query."""
     bench = Bench()
     bench.hang()
     done = Event()
