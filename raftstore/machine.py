@@ -33,6 +33,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -58,11 +60,17 @@ STATE_VALUE_BYTES_MAX: Final = 1024 * 1024
 COMMAND_WRITES_MAX: Final = 10_000
 """Keys that one command puts or deletes: they are one atomic batch."""
 
+COMMAND_WRITE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of all keys and values that a command puts or deletes, and of those of all commands that share a
+record: one batch, for which everything else that the node applies waits."""
+
 DEPTH_MAX: Final = 200
 """Of lists and objects in each other in a value of ``JSON`` or of a ``codec``; Python gives up at
 about 900, less what its caller has used, which differs between replicas."""
 
 ValueT = TypeVar("ValueT")
+_is_depth_free: ContextVar[bool] = ContextVar("is_depth_free", default=False)
+"""A command is applied for which no depth was in force (``protocol.machines.LIMITS``)."""
 _NO_VALUE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 """Raised by msgspec for values that are none."""
 _MARKS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
@@ -150,7 +158,7 @@ class _Json:
 
 
 def _check_levels(data: bytes) -> None:
-    if len(data) > DEPTH_MAX and is_too_deep(data, DEPTH_MAX):
+    if len(data) > DEPTH_MAX and is_too_deep(data, DEPTH_MAX) and not _is_depth_free.get():
         raise SchemaError(f"a value is nested more than {DEPTH_MAX} deep")
 
 
@@ -162,10 +170,20 @@ def _check_depth(data: bytes) -> None:
     for mark in _MARKS.findall(data):
         if mark in b"[{":
             depth += 1
-            if depth > DEPTH_MAX:
+            if depth > DEPTH_MAX and not _is_depth_free.get():
                 raise SchemaError(f"a JSON value is nested more than {DEPTH_MAX} deep")
         elif mark in b"]}":
             depth -= 1
+
+
+@contextmanager
+def any_depth() -> Iterator[None]:
+    """Values may be nested as deep as Python can go, in this thread and for so long."""
+    token = _is_depth_free.set(True)
+    try:
+        yield
+    finally:
+        _is_depth_free.reset(token)
 
 
 BYTES: Final[Codec[bytes]] = _Bytes()
@@ -239,8 +257,8 @@ class State(StateView, Protocol):
     it: what was put is read back at once. It takes effect as a whole, if ``apply`` returns."""
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set a key. Raises SchemaError over ``STATE_KEY_BYTES_MAX``, ``STATE_VALUE_BYTES_MAX`` or
-        ``COMMAND_WRITES_MAX``, or where the key is empty."""
+        """Set a key. Raises SchemaError over ``STATE_KEY_BYTES_MAX``, ``STATE_VALUE_BYTES_MAX``,
+        ``COMMAND_WRITES_MAX`` or ``COMMAND_WRITE_BYTES_MAX``, or where the key is empty."""
 
     def delete(self, key: bytes) -> None:
         """Remove a key, if it is there."""

@@ -369,6 +369,10 @@ class CommandMachine(RecordMachine):
         """The version by which the next command is applied."""
 
     @abstractmethod
+    def limits_in_force(self, get: Callable[[bytes], bytes | None]) -> int:
+        """The number of the limits by which the next command is judged."""
+
+    @abstractmethod
     def ends_of(self, answer: bytes, commands: int) -> Sequence[KeptResult]:
         """The ends of so many commands of one record, as ``ApplyResult.answer`` has them."""
 

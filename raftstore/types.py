@@ -327,6 +327,8 @@ class RecordKind(IntEnum):
     """Several commands of one client in a record; each occupies one seq."""
     MACHINE_RESTORE = 16
     """A portion of a machine's state that comes from a backup (``protocol.machine_restore``)."""
+    MACHINE_LIMITS = 17
+    """Made by the leader: from here on these limits of commands are in force."""
 
 
 class DiskRoom(IntEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftstore.machine import StateMachine
-from raftstore.protocol.machines import Step, encode_command, encode_step
+from raftstore.protocol.machines import LIMITS, Step, encode_command, encode_limits, encode_step
 from raftstore.protocol.records import Record
 from raftstore.record_machine import (
     DEFAULT_RULES,
@@ -111,6 +111,10 @@ class MachineBench:
         """A step of the leader's; why it cannot be applied."""
         payload = encode_step(step, argument)
         return self.apply(self.record(RecordKind.MACHINE_STEP, payload)).failure
+
+    def limit(self, number: int = LIMITS) -> str | None:
+        """Limits come into force; why they cannot."""
+        return self.apply(self.record(RecordKind.MACHINE_LIMITS, encode_limits(number))).failure
 
     @property
     def head(self) -> MachineHead:

@@ -59,6 +59,7 @@ CONDITIONED_KINDS = frozenset(
         RecordKind.COMMAND,
         RecordKind.MACHINE_COMMAND,
         RecordKind.MACHINE_STEP,
+        RecordKind.MACHINE_LIMITS,
         RecordKind.MACHINE_COMMANDS,
         RecordKind.MACHINE_RESTORE,
     }

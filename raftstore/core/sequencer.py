@@ -57,6 +57,7 @@ PUBLISHED_KINDS = frozenset(
         RecordKind.TRIM_OUTCOMES,
         RecordKind.MACHINE_COMMAND,
         RecordKind.MACHINE_STEP,
+        RecordKind.MACHINE_LIMITS,
         RecordKind.MACHINE_COMMANDS,
         RecordKind.MACHINE_RESTORE,
     }

@@ -30,6 +30,9 @@ SHARED_COMMANDS_LEVEL: Final = LEVEL_OF_TAG[Tag.CommandsAck]
 MACHINE_RESTORE_LEVEL: Final = LEVEL_OF_TAG[Tag.ReadEntries]
 """Nodes below it neither give the state of a channel set to a backup nor take one in."""
 
+MACHINE_LIMITS_LEVEL: Final = 9
+"""Nodes below it know one set of limits of commands, and none that comes into force."""
+
 LEVEL_OF_KIND: Final = {
     RecordKind.STAGED: 1,
     RecordKind.BATCH_APPLY: 1,
@@ -41,6 +44,7 @@ LEVEL_OF_KIND: Final = {
     RecordKind.MACHINE_STEP: MACHINE_LEVEL,
     RecordKind.MACHINE_COMMANDS: SHARED_COMMANDS_LEVEL,
     RecordKind.MACHINE_RESTORE: MACHINE_RESTORE_LEVEL,
+    RecordKind.MACHINE_LIMITS: MACHINE_LIMITS_LEVEL,
 }
 """Kinds of records that not every version reads; the others are of the first."""
 

@@ -4,6 +4,9 @@ have.
 MACHINE_COMMAND ``[key, command]``, MACHINE_STEP ``[step, argument]``, both msgpack lists: the step
 ``skip`` makes the command of that seq nothing, ``version`` has a version of the machine in force
 from this record on. Nodes below ``raftstore.policy.levels.MACHINE_LEVEL`` know none of these.
+MACHINE_LIMITS ``[number]``: from this record on that set of limits of commands is in force
+(``MACHINE_LIMITS_LEVEL``). What a command may do is decided by the place in the log, not by the
+version of a node: replicas of several versions decide alike.
 """
 
 from __future__ import annotations
@@ -36,11 +39,17 @@ MACHINE_KINDS: Final = (
     RecordKind.MACHINE_STEP,
     RecordKind.MACHINE_COMMANDS,
     RecordKind.MACHINE_RESTORE,
+    RecordKind.MACHINE_LIMITS,
 )
 """Kinds of records that only channels with a user's machine have."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _COMMAND: Final = msgspec.msgpack.Decoder(tuple[bytes, bytes])
+LIMITS: Final = 1
+"""The newest set of limits of commands. 0, with which a partition begins: keys, values, results and
+the number of keys are bounded. 1: the bytes that a record writes, and how deep values are nested in
+each other, too (``raftstore.machine``)."""
+_LIMITS: Final = msgspec.msgpack.Decoder(tuple[Small31])
 _STEP: Final = msgspec.msgpack.Decoder(tuple[str, int])
 
 
@@ -158,6 +167,20 @@ def decode_step(payload: bytes | memoryview) -> MachineStep:
     if not 0 <= argument <= INT63_MAX:
         raise DecodeError(f"a step {name} of a state machine has the argument {argument}")
     return MachineStep(step, argument)
+
+
+def encode_limits(number: int) -> bytes:
+    """Encode the payload of a MACHINE_LIMITS."""
+    return _ENCODER.encode((number,))
+
+
+def decode_limits(payload: bytes | memoryview) -> int:
+    """Return the number of the limits; raise DecodeError on anything malformed."""
+    try:
+        return _LIMITS.decode(payload)[0]
+    except msgspec.MsgspecError as error:
+        text = f"a payload of {len(payload)} bytes names no limits of commands: {error}"
+        raise DecodeError(text) from error
 
 
 def check_command(kind: RecordKind, payload: bytes, rows: int) -> None:

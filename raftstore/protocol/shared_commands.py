@@ -30,6 +30,12 @@ from raftstore.types import (
 COMMANDS_PER_RECORD_MAX: Final = 128
 """So many results of ``RESULT_BYTES_MAX`` go into one answer."""
 
+CROWDED_OUT: Final = (
+    "the commands before it in its record leave no room for what it writes; send it again"
+)
+"""Why a command is refused that would be taken in a record of its own. Clients send it again; where
+a machine gives this very reason for its own, that does no harm."""
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _COMMANDS: Final = msgspec.msgpack.Decoder(list[bytes])
 
@@ -41,6 +47,11 @@ class CommandEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_rejected: bool = False
     reason: str = ""
     is_skipped: bool = False
+
+
+def is_crowded_out(end: CommandEnd) -> bool:
+    """Whether the command changed nothing, and would be taken in a record of its own."""
+    return end.is_rejected and end.reason == CROWDED_OUT
 
 
 class CommandsAck(PubAck, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -14,6 +14,7 @@ import msgspec
 from raftstore.record_machine import KeptResult, MachineRules, StateReader
 from raftstore.state_machines.state_keys import (
     MACHINE_HEAD,
+    MACHINE_LIMITS,
     RESULTS,
     RESULTS_END,
     packed,
@@ -51,6 +52,14 @@ class MachineHead(msgspec.Struct, frozen=True):
     journal_bytes: Count63 = 0
 
 
+class LimitsInForce(msgspec.Struct, frozen=True, array_like=True):
+    """Which limits of commands are in force, and behind which seq; not in the head, which older
+    versions write as they know it."""
+
+    number: Small31 = 0
+    behind: Seq = Seq(0)
+
+
 class Ends(msgspec.Struct, frozen=True, array_like=True):
     """The ends of the commands of a record, each as it is stored."""
 
@@ -71,6 +80,12 @@ def read_head(state_get: Callable[[bytes], bytes | None]) -> MachineHead | None:
     """The head as it is stored; None: nothing was applied yet."""
     stored = state_get(MACHINE_HEAD)
     return None if stored is None else unpacked(stored, MachineHead)
+
+
+def read_limits(state_get: Callable[[bytes], bytes | None]) -> LimitsInForce:
+    """The limits as they are stored; nothing is stored before the first ones come into force."""
+    stored = state_get(MACHINE_LIMITS)
+    return LimitsInForce() if stored is None else unpacked(stored, LimitsInForce)
 
 
 def kept_result(stored: bytes) -> KeptResult:

@@ -18,6 +18,7 @@
 ``02 0b seq8``                     a command that came behind that snapshot
 ``02 0c``                          of a machine whose state came from a backup: how far it has come,
                                    and where it goes on (``machine_origin.MachineOrigin``)
+``02 0d``                          which limits of commands are in force (``machine_state``)
 ``03 00``                          coordinator: the table's head
 ``03 01 writer``                   coordinator: a writer
 ``03 02 n8``                       coordinator: commit ``n`` is not applied everywhere (outbox)
@@ -59,6 +60,7 @@ MACHINE_CHUNKS_END: Final = b"\x02\x0b"
 JOURNAL: Final = b"\x02\x0b"
 JOURNAL_END: Final = b"\x02\x0c"
 MACHINE_ORIGIN: Final = b"\x02\x0c"
+MACHINE_LIMITS: Final = b"\x02\x0d"
 TABLE_HEAD: Final = b"\x03\x00"
 WRITERS: Final = b"\x03\x01"
 OUTBOX: Final = b"\x03\x02"

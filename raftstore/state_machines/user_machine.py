@@ -9,9 +9,7 @@ raises is a failure: nothing is written, and nothing behind the command is appli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from heapq import merge
-from itertools import islice
-from operator import itemgetter
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -22,32 +20,33 @@ from raftstore.errors import (
     RequestError,
     SchemaError,
     StateLimitError,
-    StorageError,
     UnavailableError,
 )
 from raftstore.machine import (
-    COMMAND_WRITES_MAX,
+    COMMAND_WRITE_BYTES_MAX,
     RESULT_BYTES_MAX,
-    STATE_KEY_BYTES_MAX,
     STATE_VALUE_BYTES_MAX,
     Chance,
     CommandContext,
     MemoryMachine,
     QueryContext,
     StateView,
+    any_depth,
 )
 from raftstore.machine import StateMachine as UserStateMachine
 from raftstore.protocol.machine_restore import check_portion, decode_portion
 from raftstore.protocol.machines import (
+    LIMITS,
     MACHINE_KINDS,
     MachineStep,
     Step,
     check_command,
     decode_command,
+    decode_limits,
     decode_step,
 )
 from raftstore.protocol.records import Record
-from raftstore.protocol.shared_commands import check_commands, commands_in
+from raftstore.protocol.shared_commands import CROWDED_OUT, check_commands, commands_in
 from raftstore.record_machine import (
     DEFAULT_RULES,
     ApplyResult,
@@ -61,6 +60,7 @@ from raftstore.record_machine import (
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE, refuse_kind, refuse_payload
 from raftstore.state_machines.command_overlay import ViewOver
+from raftstore.state_machines.command_state import UNBOUNDED, CommandState, NoState
 from raftstore.state_machines.machine_origin import (
     NOT_WHOLE,
     MachineOrigin,
@@ -73,10 +73,12 @@ from raftstore.state_machines.machine_state import (
     SCANNED_AT_ONCE,
     Ends,
     JournalEntry,
+    LimitsInForce,
     MachineHead,
     Results,
     kept_result,
     read_head,
+    read_limits,
     read_result,
 )
 from raftstore.state_machines.state_keys import (
@@ -85,6 +87,7 @@ from raftstore.state_machines.state_keys import (
     MACHINE_CHUNKS,
     MACHINE_CHUNKS_END,
     MACHINE_HEAD,
+    MACHINE_LIMITS,
     journal_key,
     machine_chunk_key,
     packed,
@@ -95,8 +98,7 @@ from raftstore.types import Guid, RecordKind, Seq, Term
 
 REASON_CHARS_MAX: Final = 1_000
 """Of the text of what a machine raised."""
-RANGE_ROWS: Final = 256
-"""Rows that a command's range reads at a time, whatever its limit is."""
+CROWDED: Final = KeptResult(is_rejected=True, reason=CROWDED_OUT)
 Writes = list[tuple[bytes, bytes | None]]
 
 
@@ -104,120 +106,11 @@ class _FailedError(Exception):
     """A command cannot be applied; the text says why."""
 
 
-class CommandState:
-    """machine.State of one command: over the rows, with what the command wrote itself."""
+@dataclass(slots=True)
+class _Room:
+    """Bytes that the commands of a record may write yet; below 0: none of them any more."""
 
-    def __init__(self, view: RecordView) -> None:
-        self._view = view
-        self.written: dict[bytes, bytes | None] = {}
-        self.broken: StorageError | None = None
-        """What a read of the table raised, whatever the machine made of it."""
-        self._has_ended = False
-
-    def end(self) -> None:
-        """The command has ended: who kept this would read another one's state, and write what is
-        lost in silence."""
-        self._has_ended = True
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None: it is not there."""
-        self._check()
-        if key in self.written:
-            return self.written[key]
-        try:
-            row = self._view.row(key)
-        except StorageError as error:
-            self.broken = error
-            raise
-        return None if row is None else row.value
-
-    def range(
-        self, start: bytes = b"", stop: bytes = b"", *, limit: int = 1000
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """At most ``limit`` keys and values of [start, stop) in the order of the keys, as they are
-        when it is called: what is written while they are gone through changes none of them."""
-        self._check()
-        written = {
-            key: value
-            for key, value in self.written.items()
-            if key >= start and (not stop or key < stop)
-        }
-        kept = (pair for pair in self._stored(start, stop) if pair[0] not in written)
-        own = ((key, value) for key in sorted(written) if (value := written[key]) is not None)
-        return islice(merge(kept, own, key=itemgetter(0)), max(limit, 0))
-
-    def _stored(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows page by page: a limit is no promise that so many are there, or are looked at."""
-        more = True
-        while more:
-            self._check()
-            try:
-                found = self._view.range(start, stop, RANGE_ROWS)
-            except StorageError as error:
-                self.broken = error
-                raise
-            yield from found
-            more = len(found) == RANGE_ROWS
-            if more:
-                start = found[-1][0] + b"\0"
-
-    def put(self, key: Any, value: Any) -> None:
-        """Set a key."""
-        if not isinstance(key, bytes) or not isinstance(value, bytes):
-            kinds = f"{type(key).__name__} and {type(value).__name__}"
-            raise SchemaError(f"a key and a value of the state are bytes, not {kinds}")
-        if not 0 < len(key) <= STATE_KEY_BYTES_MAX:
-            text = f"a key of the state has {len(key)} bytes, 1 to {STATE_KEY_BYTES_MAX} are"
-            raise StateLimitError(f"{text} allowed")
-        if len(value) > STATE_VALUE_BYTES_MAX:
-            text = f"the value of {key!r:.80} has {len(value)} bytes, at most"
-            raise StateLimitError(f"{text} {STATE_VALUE_BYTES_MAX} are allowed")
-        self._write(key, value)
-
-    def delete(self, key: Any) -> None:
-        """Remove a key, if it is there."""
-        if not isinstance(key, bytes):
-            raise SchemaError(f"a key of the state is bytes, not {type(key).__name__}")
-        self._write(key, None)
-
-    def _write(self, key: bytes, value: bytes | None) -> None:
-        self._check()
-        # Before it is written: a machine that goes on all the same has not gone over the limit.
-        if len(self.written) >= COMMAND_WRITES_MAX and key not in self.written:
-            raise StateLimitError(f"a command changes more than {COMMAND_WRITES_MAX} keys")
-        self.written[key] = value
-
-    def _check(self) -> None:
-        if self._has_ended:
-            raise RuntimeError(
-                "this is the state of a command that has ended; use context.state of the command "
-                "at hand, in the thread that applies it"
-            )
-
-
-class NoState:
-    """machine.State of a machine in memory: empty, and takes nothing."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Nothing is there."""
-        del key
-        return None
-
-    def range(
-        self, start: bytes = b"", stop: bytes = b"", *, limit: int = 1000
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Nothing is there."""
-        del start, stop, limit
-        return iter(())
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Refused."""
-        del value
-        raise SchemaError(f"a MemoryMachine keeps its state in itself, not under {key!r:.80}")
-
-    def delete(self, key: bytes) -> None:
-        """Refused."""
-        raise SchemaError(f"a MemoryMachine keeps its state in itself, not under {key!r:.80}")
+    left: int = COMMAND_WRITE_BYTES_MAX
 
 
 class UserMachine(CommandMachine):
@@ -254,6 +147,8 @@ class UserMachine(CommandMachine):
         self._machine: UserStateMachine | None = None
         self._head: MachineHead | None = None
         self._origin: MachineOrigin | None = None
+        self._limits = LimitsInForce()
+        """Read with the head."""
         self._journal: list[Seq] = []
         self._results.forget()
 
@@ -282,6 +177,8 @@ class UserMachine(CommandMachine):
             machine, head = self._ready(view.state)
             if record.kind is RecordKind.MACHINE_STEP:
                 return self._step(decode_step(record.payload), record, head, view.state)
+            if record.kind is RecordKind.MACHINE_LIMITS:
+                return self._limit(decode_limits(record.payload), record)
             source = self._source
             assert source is not None, "the machine was made of it"
             if source.version < head.version or source.oldest_version > head.version:
@@ -308,6 +205,10 @@ class UserMachine(CommandMachine):
         """The version by which the next command is applied."""
         head = read_head(get)
         return self._first_version if head is None else head.version
+
+    def limits_in_force(self, get: Callable[[bytes], bytes | None]) -> int:
+        """The number of the limits by which the next command is judged."""
+        return read_limits(get).number
 
     def ends_of(self, answer: bytes, commands: int) -> list[KeptResult]:
         """The ends of so many commands of one record, as ``ApplyResult.answer`` has them."""
@@ -369,6 +270,7 @@ class UserMachine(CommandMachine):
                     raise _FailedError(NOT_WHOLE)
             head = read_head(state.get) or MachineHead(self._first_version)
             self._head = head
+            self._limits = read_limits(state.get)
         if self._machine is None:
             self._machine = self._made()
             self._is_in_memory = isinstance(self._machine, MemoryMachine)
@@ -403,10 +305,16 @@ class UserMachine(CommandMachine):
     def _restore_chunks(machine: UserStateMachine, chunks: list[bytes]) -> None:
         assert isinstance(machine, MemoryMachine), "its class was, a moment ago"
         try:
-            machine.restore(iter(chunks))
+            with any_depth():
+                machine.restore(iter(chunks))
         except BaseException as error:
             text = f"its snapshot of {len(chunks)} chunks does not restore: {_what(error)}"
             raise _FailedError(text) from error
+
+    def _is_limited(self, seq: Seq) -> bool:
+        """Whether the limits of 1 were in force for the command at a seq: its place in the log
+        decides, wherever and whenever it is applied."""
+        return self._limits.number > 0 and seq > self._limits.behind
 
     def _run(
         self,
@@ -416,6 +324,18 @@ class UserMachine(CommandMachine):
         version: int,
     ) -> KeptResult:
         """Have the machine apply a command. Raises _FailedError, or StorageError of a read."""
+        if self._is_limited(record.last_seq):
+            return self._apply(machine, record, state, version)
+        with any_depth():
+            return self._apply(machine, record, state, version)
+
+    def _apply(
+        self,
+        machine: UserStateMachine,
+        record: Record,
+        state: CommandState | NoState,
+        version: int,
+    ) -> KeptResult:
         key, payload = decode_command(record.payload)
         # Codecs are those of the class: an object may have attributes of these names.
         codecs = type(machine)
@@ -464,16 +384,25 @@ class UserMachine(CommandMachine):
         head: MachineHead,
         record: Record,
         view: RecordView,
+        room: _Room | None = None,
     ) -> ApplyResult:
+        """``room``: of the record that it shares; a command that goes over it is crowded out, and
+        so are all behind, for they come in the order in which they were begun."""
         seq, in_memory = record.last_seq, isinstance(machine, MemoryMachine)
         seen = as_the_machine_sees(record, self._origin, head)
-        changes = NoState() if in_memory else CommandState(view)
+        bytes_max = COMMAND_WRITE_BYTES_MAX if self._is_limited(seq) else UNBOUNDED
+        changes = NoState() if in_memory else CommandState(view, bytes_max)
         if seq in self._skips:
             kept = KeptResult(
                 is_rejected=True, reason="an operator had it skipped", is_skipped=True
             )
+        elif room is not None and room.left < 0:
+            kept = CROWDED
         else:
             kept = self._run(machine, seen, changes, head.version)
+            if room is not None and isinstance(changes, CommandState) and not kept.is_rejected:
+                room.left -= changes.bytes
+                kept = CROWDED if room.left < 0 else kept
         if isinstance(changes, CommandState):
             changes.end()
         head = replace(head, commands=head.commands + 1, time_ms=seen.timestamp_ms)
@@ -494,10 +423,11 @@ class UserMachine(CommandMachine):
     def _commands(self, machine: UserStateMachine, record: Record, view: RecordView) -> ApplyResult:
         """One after the other, each as if it had a record of its own; written together, or none."""
         over, ends, skips = ViewOver(view), [], set(self._skips)
+        room = _Room() if self._is_limited(record.last_seq) else None
         for each in commands_in(record):
             assert self._head is not None, "a command is applied before the head is known"
             try:
-                result = self._command(machine, self._head, each, over)
+                result = self._command(machine, self._head, each, over, room)
             except _FailedError as failed:
                 self.forget()
                 self._skips = skips  # those before it were not applied either
@@ -560,6 +490,16 @@ class UserMachine(CommandMachine):
             )
         return NO_CHANGE
 
+    def _limit(self, number: int, record: Record) -> ApplyResult:
+        """From this record on these limits are in force."""
+        if number <= self._limits.number:
+            return NO_CHANGE
+        if number > LIMITS:
+            text = f"limits {number} of commands come into force, and this version of raftstore"
+            return ApplyResult((), failure=f"{text} knows {LIMITS}; install a newer one")
+        self._limits = LimitsInForce(number, record.last_seq)
+        return ApplyResult((), state_writes=((MACHINE_LIMITS, packed(self._limits)),))
+
     def _ask(
         self,
         machine: UserStateMachine,
@@ -595,7 +535,8 @@ class UserMachine(CommandMachine):
 def _snapshot_of(machine: MemoryMachine) -> list[bytes]:
     try:
         # Bytes as a whole would be numbers one by one, and bytes(97) is 97 zeros.
-        chunks = [_bytes_of(chunk) for chunk in machine.snapshot()]
+        with any_depth():  # it is a state that commands led to, whatever their limits were
+            chunks = [_bytes_of(chunk) for chunk in machine.snapshot()]
     except BaseException as error:
         raise _FailedError(f"its snapshot cannot be taken: {_what(error)}") from error
     longest = max(map(len, chunks), default=0)

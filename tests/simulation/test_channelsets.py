@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from raftstore.client.writes.kinds import Write
-from raftstore.engine.catalog.machine_steps import REPORTS_MISSED_MAX
+from raftstore.config import LEVEL
+from raftstore.engine.catalog.machine_steps import ASK_AGAIN_MS, REPORTS_MISSED_MAX
 from raftstore.errors import (
     GuidExpiredError,
     MachineStoppedError,
@@ -19,14 +21,23 @@ from raftstore.errors import (
     UnknownMachineError,
 )
 from raftstore.machine import MemoryMachine, StateMachine
+from raftstore.policy.levels import MACHINE_LIMITS_LEVEL
 from raftstore.ports.machine import NoMachines
-from raftstore.protocol.machines import CommandAck, SkipCommand, Step, encode_command, encode_step
+from raftstore.ports.tables import TableStore
+from raftstore.protocol.machines import (
+    LIMITS,
+    CommandAck,
+    SkipCommand,
+    Step,
+    encode_command,
+    encode_step,
+)
 from raftstore.protocol.message import Done, Failed, Message
 from raftstore.protocol.payload import encode_rows
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.record_machine import MachineRules, MachineSource
 from raftstore.rows.sealing import seal
-from raftstore.state_machines.machine_state import read_head
+from raftstore.state_machines.machine_state import read_head, read_limits
 from raftstore.testing.nemesis import Nemesis
 from raftstore.testing.options import SimOptions, draw_options
 from raftstore.testing.sim_cluster import SimCluster
@@ -58,13 +69,15 @@ class Installed(NoMachines):
 class World:
     """One channel set of one partition, with one sender of commands."""
 
-    def __init__(self, code: type[StateMachine], options: SimOptions) -> None:
+    def __init__(self, code: type[StateMachine], options: SimOptions, level: int = LEVEL) -> None:
         self.machines = Installed(code)
         self.cluster = cluster = SimCluster(options, machines=self.machines)
         self.publisher = SimPublisher(cluster, random.Random(options.seed), self._deliver)
         self.answers: list[Message] = []
         cluster.add_client("publisher", 1, self._on_message)
         cluster.add_client("operator", 77, lambda _, message: self.answers.append(message))
+        for node in cluster.nodes.values():
+            node.level = level
         cluster.start()
         cluster.create_table(1, "counters:Counter")
         self.wait(lambda: bool(cluster.table_channels))
@@ -121,13 +134,28 @@ class World:
         self.run(500.0)
         return answer
 
-    def restart(self, code: type[StateMachine]) -> None:
-        """All nodes end, and come back with other code."""
+    def restart(self, code: type[StateMachine], levels: Sequence[int] = (LEVEL,) * 3) -> None:
+        """All nodes end, and come back with other code, or as another version of raftstore."""
         self.machines.code = code
         for node in self.cluster.node_ids:
             self.cluster.nodes[node].kill("another version comes")
-        for node in self.cluster.node_ids:
+        for node, level in zip(self.cluster.node_ids, levels, strict=True):
+            self.cluster.nodes[node].level = level
             self.cluster.nodes[node].boot()
+
+    def limits(self) -> list[int]:
+        """The limits of commands in force at each node."""
+        return [
+            read_limits(partial(tables.state_get, self.channel)).number for tables in self._tables()
+        ]
+
+    def applied(self) -> list[Seq]:
+        """The applied seq of each node."""
+        return [tables.applied_seq(self.channel) for tables in self._tables()]
+
+    def _tables(self) -> list[TableStore]:
+        runners = [self.cluster.nodes[node].runner for node in self.cluster.node_ids]
+        return [runner.parts.tables for runner in runners if runner is not None]
 
     def lines(self) -> list[str]:
         """The events of the world."""
@@ -265,6 +293,22 @@ def test_a_command_that_cannot_be_applied_stops_its_partition_until_the_code_is_
     assert world.stops() == []
     assert world.metric("raftstore_machine_partitions_stopped") == [0.0] * 3
     assert world.metric("raftstore_machine_partitions") == [1.0] * 3
+
+
+def test_limits_come_into_force_when_the_last_node_knows_them() -> None:
+    """A node of the version before applies commands meanwhile as it always did, and so do all."""
+    world = World(Counter, calm(), level=MACHINE_LIMITS_LEVEL - 1)
+    world.restart(Counter, levels=(LEVEL, LEVEL, MACHINE_LIMITS_LEVEL - 1))
+    world.run(3 * ASK_AGAIN_MS)
+    world.total(1)
+    assert world.limits() == [0, 0, 0]
+    world.restart(Counter, levels=(LEVEL,) * 3)
+    world.wait(lambda: world.limits() == [LIMITS] * 3)
+    assert world.total(1) == 2
+    world.wait(world.cluster.replicas_are_equal)
+    before = world.applied()
+    world.run(3 * ASK_AGAIN_MS)
+    assert world.applied() == before, "they are proposed once"
 
 
 def test_an_operator_has_a_command_skipped_at_every_replica() -> None:

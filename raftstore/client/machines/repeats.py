@@ -4,7 +4,7 @@ One that had a record of its own is published again under the same guid: the nod
 one that shared a record the leader is asked for the outcome of that record first. Committed: the
 command's end is in the answer. Not applied: that is final (N4), so from now on the command is a
 record of its own, under the guid that it had in the shared one, which is recognised, too, however
-often it is given. Not known: nothing is sent.
+often it is given; so it is with one that was crowded out of its record. Not known: nothing is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from raftstore.policy.levels import SHARED_COMMANDS_LEVEL
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.machines import CommandAck
 from raftstore.protocol.publish import PubAck
-from raftstore.protocol.shared_commands import CommandFate, CommandFateAnswer, guid_of_place
+from raftstore.protocol.shared_commands import (
+    CommandFate,
+    CommandFateAnswer,
+    guid_of_place,
+    is_crowded_out,
+)
 from raftstore.types import Guid, Seq
 
 
@@ -50,9 +55,10 @@ class CommandRepeats:
                 ),
             )
             answer = expect(CommandFateAnswer, reported)
-            if answer.fate == COMMITTED:
+            is_final = answer.end is not None and is_crowded_out(answer.end)
+            if answer.fate == COMMITTED and not is_final:
                 return _known(info, write, guid, answer)
-            if answer.fate != NOT_APPLIED:
+            if answer.fate != NOT_APPLIED and not is_final:
                 raise GuidExpiredError(
                     f"{info.name}: whether the command {name} was applied is not known: "
                     f"{answer.reason}"

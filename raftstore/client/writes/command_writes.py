@@ -34,6 +34,7 @@ from raftstore.protocol.shared_commands import (
     COMMANDS_PER_RECORD_MAX,
     CommandsAck,
     encode_commands,
+    is_crowded_out,
 )
 from raftstore.types import ChannelId, Guid, Outcome, RecordKind, Seq, guid_text
 
@@ -206,7 +207,11 @@ class CommandWrites:
         again."""
         put_back: list[_Command] = []
         is_shared = len(record.commands) > 1
-        if isinstance(result, RequestError) and not self._sender.is_closed:
+        if isinstance(result, CommandsAck) and not self._sender.is_closed:
+            put_back = self._crowded_out(record, result)
+            for command in put_back:
+                command.is_alone = True
+        elif isinstance(result, RequestError) and not self._sender.is_closed:
             if result.outcome is Outcome.NOT_APPLIED and (result.retriable or is_shared):
                 put_back = self._with_time(record)
             for command in put_back:
@@ -220,6 +225,17 @@ class CommandWrites:
             name = shared_name(of, place, command.payload) if is_shared else of
             command.done.set_result(_end_of(result, place if is_shared else 0, name))
         self._send_ready()
+
+    def _crowded_out(self, record: _Record, ack: CommandsAck) -> list[_Command]:
+        """Commands of an applied record which changed nothing for want of room in it."""
+        if not any(map(is_crowded_out, ack.ends)):
+            return []
+        crowded = {
+            id(command)
+            for command, end in zip(record.commands, ack.ends, strict=False)
+            if is_crowded_out(end)
+        }
+        return [command for command in self._with_time(record) if id(command) in crowded]
 
     def _with_time(self, record: _Record) -> list[_Command]:
         """Commands of which some attempt can still be answered before their own deadline."""

@@ -173,8 +173,11 @@ class CatalogController:
             self._me, machines, parts.outbox, levels.at_least, is_up, parts.tables.start_query
         )
         self.machine_steps = MachineSteps(
-            StepParts(self, self._channels, parts, answers, self.codes, self._watch.reports)
-        )
+            StepParts(
+                self, self._channels, parts, answers, self.codes, self._watch.reports,
+                self.refusal_of,
+            )
+        )  # fmt: skip
 
     def _make_rebalancing(
         self, parts: ChannelParts[ChannelRunner], answers: ClientAnswers, levels: KnownLevels

@@ -8,7 +8,7 @@ another voter has applied lacks code, or has older one: it gives the leadership 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -17,6 +17,7 @@ from raftstore.engine.catalog.machine_codes import Codes, MachineCodes
 from raftstore.engine.catalog.table_commands import CatalogView
 from raftstore.engine.channel.channel_parts import ChannelParts
 from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.channel.user_commands import UserCommands
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.errors import (
     NotLeaderError,
@@ -26,7 +27,14 @@ from raftstore.errors import (
     UnavailableError,
     refusal_by_code,
 )
-from raftstore.protocol.machines import MachineCode, SkipCommand, Step, encode_step
+from raftstore.protocol.machines import (
+    LIMITS,
+    MachineCode,
+    SkipCommand,
+    Step,
+    encode_limits,
+    encode_step,
+)
 from raftstore.protocol.message import Done, failed
 from raftstore.protocol.node import ChannelPosition
 from raftstore.protocol.publish import PubAck, PubReject
@@ -55,6 +63,8 @@ class StepParts:
     answers: ClientAnswers
     codes: MachineCodes
     reports: Reports
+    refusal_of: Callable[[RecordKind], Refusal | None]
+    """Why a record of this kind must not be written: some node could not read it."""
 
 
 class MachineSteps:
@@ -129,7 +139,7 @@ class MachineSteps:
                 continue
             if commands.stop is None:
                 self._asked_ms[channel] = now_ms
-                self._look_at(runner, now_ms)
+                self._look_at(runner, commands, now_ms)
                 continue
             able = able_voter(runner, commands.stop.seq, self._fresh(runner, now_ms))
             if able is not None:
@@ -140,15 +150,28 @@ class MachineSteps:
                 )
                 runner.request_hand_over(able, text, now_ms)
 
-    def _look_at(self, runner: ChannelRunner, now_ms: int) -> None:
+    def _look_at(self, runner: ChannelRunner, commands: UserCommands, now_ms: int) -> None:
         table = self._of.view.catalog.table_of(runner.channel)
         if table is None:
             return
-        if runner.commands is None or not runner.commands.is_whole:
+        if not commands.is_whole:
             return
         get = partial(self._of.parts.tables.state_get, runner.channel)
-        in_force = runner.commands.machine.version_in_force(get)
+        if commands.machine.limits_in_force(get) < LIMITS:
+            self._raise_limits(runner, now_ms)
+        in_force = commands.machine.version_in_force(get)
         self._of.codes.find(table.machine, partial(self._compare, runner, in_force), now_ms)
+
+    def _raise_limits(self, runner: ChannelRunner, now_ms: int) -> None:
+        """Once every node reads it: what a command may do changes at one place of the log."""
+        kind = RecordKind.MACHINE_LIMITS
+        if self._of.refusal_of(kind) is not None:
+            return
+
+        def done(answer: PubAck | PubReject, at_ms: int) -> None:
+            del answer, at_ms  # where it came to nothing it is proposed with a later look
+
+        self._of.view.proposals.propose(runner, encode_limits(LIMITS), done, now_ms, kind=kind)
 
     def _compare(self, runner: ChannelRunner, in_force: int, own: MachineCode, now_ms: int) -> None:
         """This node's code is known: if it is newer than what is in force, ask the others."""

@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 from raftstore.errors import SchemaError, StateLimitError
-from raftstore.machine import COMMAND_WRITES_MAX, STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX
+from raftstore.machine import (
+    COMMAND_WRITE_BYTES_MAX,
+    COMMAND_WRITES_MAX,
+    STATE_KEY_BYTES_MAX,
+    STATE_VALUE_BYTES_MAX,
+)
 
 
 class MemoryState:
@@ -21,6 +26,8 @@ class MemoryState:
         self._values = dict(pairs or {})
         self._keys = sorted(self._values)
         self._written: dict[bytes, bytes | None] = {}
+        self._bytes = 0
+        """Of keys and values in it."""
 
     # --- the contract -----------------------------------------------------------------------------
 
@@ -74,11 +81,12 @@ class MemoryState:
                 self._values[key] = value
             elif self._values.pop(key, None) is not None:
                 del self._keys[bisect_left(self._keys, key)]
-        self._written.clear()
+        self.drop()
 
     def drop(self) -> None:
         """The command is refused: the state is as before."""
         self._written.clear()
+        self._bytes = 0
 
     def pairs(self) -> dict[bytes, bytes]:
         """Keys and values in the order of the keys."""
@@ -107,7 +115,14 @@ class MemoryState:
         if key not in self._written and len(self._written) >= COMMAND_WRITES_MAX:
             message = f"a command writes more than {COMMAND_WRITES_MAX} keys"
             raise StateLimitError(f"{message}; split it into several commands")
-        self._written[key] = value
+        if key in self._written:
+            size = self._bytes - len(self._written[key] or b"") + len(value or b"")
+        else:
+            size = self._bytes + len(key) + len(value or b"")
+        if size > COMMAND_WRITE_BYTES_MAX:
+            message = f"a command writes {size} bytes of keys and values"
+            raise StateLimitError(f"{message}; allowed are {COMMAND_WRITE_BYTES_MAX}")
+        self._written[key], self._bytes = value, size
 
 
 class MemoryView:

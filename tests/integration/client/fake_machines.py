@@ -13,13 +13,20 @@ from raftstore.protocol.machines import CommandAck, MachineAnswer, MachineQuery,
 from raftstore.protocol.message import Message
 from raftstore.protocol.publish import PubAck, PubMsg
 from raftstore.protocol.reads import Get, GetAnswer
-from raftstore.protocol.shared_commands import CommandEnd, CommandsAck, decode_commands
+from raftstore.protocol.shared_commands import (
+    CROWDED_OUT,
+    CommandEnd,
+    CommandsAck,
+    decode_commands,
+)
 from raftstore.types import Seq
 
 if TYPE_CHECKING:
     from tests.integration.client.fake_cluster import Channel, FakeNode
 
 REASON = "a counter cannot fall below 0"
+LARGE = 1_000
+"""Commands to add so much or more leave no room for those behind them in their record."""
 
 
 class Counter(StateMachine):
@@ -44,8 +51,13 @@ class Counter(StateMachine):
 
 def count_all(channel: Channel, message: PubMsg, ack: PubAck) -> CommandsAck:
     """Apply the commands of a shared record."""
-    ends = []
+    ends: list[CommandEnd] = []
+    is_full = False
     for payload in decode_commands(message.payload):
+        if is_full:
+            ends.append(CommandEnd(is_rejected=True, reason=CROWDED_OUT))
+            continue
+        is_full = Counter.commands.decode(decode_command(payload)[1]) >= LARGE
         end = count(channel, payload, ack)
         ends.append(CommandEnd(end.result, end.is_rejected, end.reason))
     return CommandsAck(**structs.asdict(ack), ends=tuple(ends))

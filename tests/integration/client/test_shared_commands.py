@@ -34,7 +34,7 @@ from tests.integration.client.fake_cluster import (
     refuse,
     silence,
 )
-from tests.integration.client.fake_machines import REASON, Counter
+from tests.integration.client.fake_machines import LARGE, REASON, Counter
 from tests.integration.client.play import PATIENT, only_channel, play
 from tests.integration.client.test_machines import sets
 
@@ -117,6 +117,38 @@ def test_large_commands_and_commands_to_older_nodes_share_nothing() -> None:
     play(test, PATIENT)
 
 
+def test_commands_that_are_crowded_out_of_their_record_leave_again_by_themselves() -> None:
+    """They changed nothing, and their callers never learn of it; nor does anything come twice."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        sets(cluster)
+        counters = await warm(client)
+        first = asyncio.ensure_future(counters.command("a", 1))
+        tasks = [asyncio.ensure_future(counters.command("k", n)) for n in (2, LARGE, 3, 4)]
+        ends = await asyncio.gather(first, *tasks)
+        assert sent(cluster)[1:] == [(ALONE, 1), (TOGETHER, 4), (ALONE, 1), (ALONE, 1)]
+        assert ends == [1, 2, LARGE + 2, LARGE + 5, LARGE + 9]
+
+    play(test, PATIENT)
+
+
+def test_a_command_that_was_crowded_out_is_given_again_and_applied_once() -> None:
+    """As one whose record was not applied: it has a record of its own from then on. Its caller had
+    no time left, or lost the answer."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        sets(cluster)
+        errors = await in_doubt(cluster, client, apply_and_lose, (1, LARGE, 3))
+        counters = client.channelset("c", machine=Counter)
+        assert await counters.command("k", LARGE, guid=errors[1].guid) == LARGE + 1
+        before = len(only_channel(cluster, "c").applied)
+        again = [await counters.command("k", 3, guid=errors[2].guid) for _ in range(3)]
+        assert again == [LARGE + 4] * 3
+        assert len(only_channel(cluster, "c").applied) == before + 1
+
+    play(test)
+
+
 def test_a_rejection_is_of_one_command_and_not_of_those_beside_it() -> None:
     """Each caller gets its own end."""
 
@@ -169,13 +201,15 @@ def test_commands_of_a_record_that_was_refused_for_good_leave_one_by_one() -> No
     play(test, PATIENT)
 
 
-async def in_doubt(cluster: FakeCluster, client: AsyncClient, answer: Any) -> list[RequestError]:
-    """Three commands of 1, 2 and 3 to "k" in one record, whose outcome stays unknown."""
+async def in_doubt(
+    cluster: FakeCluster, client: AsyncClient, answer: Any, values: tuple[int, ...] = (1, 2, 3)
+) -> list[RequestError]:
+    """Three commands to "k" in one record, whose outcome stays unknown."""
     counters = await warm(client)
     nodes = cluster.nodes
     nodes["n1"].publish_scripts.extend([publish, answer, *[silence] * 100])
     tasks = [asyncio.ensure_future(counters.command("a", 1))]
-    tasks += [asyncio.ensure_future(counters.command("k", n, timeout=0.4)) for n in (1, 2, 3)]
+    tasks += [asyncio.ensure_future(counters.command("k", n, timeout=0.4)) for n in values]
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     errors = [end for end in ends if isinstance(end, RequestError)]
     assert [error.outcome for error in errors] == [Outcome.UNKNOWN] * 3

@@ -11,6 +11,7 @@ HOSTILE = "tests/unit/state_machines/test_hostile_machines.py::test_"
 STEPS = "tests/unit/engine/catalog/test_machine_steps.py::test_"
 WORLDS = "tests/simulation/test_channelsets.py::test_"
 SHARED = "tests/unit/state_machines/test_shared_commands.py::test_"
+LIMITS = "tests/unit/state_machines/test_command_limits.py::test_"
 SEQUENCER = "tests/unit/core/test_sequencer.py::test_"
 FATE = "tests/unit/core/test_fate.py::test_"
 TOGETHER = "tests/simulation/test_shared_commands.py::test_"
@@ -207,6 +208,67 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "All commands of a record are given its guid.",
         Edit("guid_of_place", "(counter + place) % 2**64", "counter"),
         directed(SHARED + "guids_of_commands_follow_that_of_their_record"),
+    ),
+    mutation(
+        "S13-limits-by-version",
+        "A replica judges commands by the limits that its version knows, wherever they are in the "
+        "log.",
+        Edit(
+            "UserMachine._is_limited",
+            "self._limits.number > 0 and seq > self._limits.behind",
+            "True",
+        ),
+        directed(
+            LIMITS + "before_they_are_in_force_commands_are_applied_as_by_the_version_before",
+            LIMITS + "a_machine_in_memory_applies_again_what_it_had_taken",
+            LIMITS + "commands_of_a_record_from_before_are_bounded_by_nothing",
+        ),
+    ),
+    mutation(
+        "S13-limits-again",
+        "A machine in memory that starts again judges what it had taken by limits of later on.",
+        Edit("UserMachine._is_limited", "seq > self._limits.behind", "True"),
+        directed(LIMITS + "a_machine_in_memory_applies_again_what_it_had_taken"),
+    ),
+    mutation(
+        "level-limits",
+        "Limits of commands come into force while a node of the version before would stop at them.",
+        Edit("MachineSteps._raise_limits", "self._of.refusal_of(kind) is not None", "False"),
+        directed(WORLDS + "limits_come_into_force_when_the_last_node_knows_them"),
+    ),
+    mutation(
+        "machine-bytes-of-a-command",
+        "A command writes as many bytes as it likes.",
+        Edit("CommandState._write", "size > self._bytes_max", "False"),
+        directed(LIMITS + "a_command_may_write_so_many_bytes_and_no_more"),
+    ),
+    mutation(
+        "machine-bytes-of-a-record",
+        "Commands that share a record write together as much as each of them may.",
+        Edit(
+            "UserMachine._commands",
+            "_Room() if self._is_limited(record.last_seq) else None",
+            "None",
+        ),
+        directed(LIMITS + "commands_of_a_record_write_no_more_together_than_one_may"),
+    ),
+    mutation(
+        "machine-crowded-out",
+        "A command that its record had no room for is refused at its caller.",
+        Edit("CommandWrites._ended", "self._crowded_out(record, result)", "[]"),
+        directed(
+            CLIENTS + "commands_that_are_crowded_out_of_their_record_leave_again_by_themselves"
+        ),
+    ),
+    mutation(
+        "machine-crowded-out-again",
+        "A command that its record had no room for is never applied, however often it is given.",
+        Edit(
+            "CommandRepeats.repeat",
+            "answer.end is not None and is_crowded_out(answer.end)",
+            "False",
+        ),
+        directed(CLIENTS + "a_command_that_was_crowded_out_is_given_again_and_applied_once"),
     ),
     mutation(
         "S4.6-shared-command",

@@ -21,7 +21,7 @@ from raftstore.machine import (
 from raftstore.protocol.machines import encode_command
 from raftstore.record_machine import MachineRules
 from raftstore.state_machines.base import NO_CHANGE
-from raftstore.state_machines.user_machine import RANGE_ROWS
+from raftstore.state_machines.command_state import RANGE_ROWS
 from raftstore.types import RecordKind
 from tests.machine_bench import MachineBench
 
@@ -187,6 +187,7 @@ def test_a_command_nested_too_deeply_is_rejected(opening: bytes) -> None:
             return b"read"
 
     bench = MachineBench(Loose)
+    bench.limit()
     assert "nested more than 200 deep" in bench.command(opening * 100_000).reason
     assert bench.command(b"[" * 200 + b"]" * 200).result == b"read"
     assert bench.command(b'["' + b"[" * 500 + b'\\"[", []]').result == b"read"
@@ -195,6 +196,7 @@ def test_a_command_nested_too_deeply_is_rejected(opening: bytes) -> None:
         commands = codec(Any)
 
     packed = MachineBench(Packed)
+    packed.limit()
     assert "nested more than 200 deep" in packed.command(b"\x91" * 100_000).reason
     assert "nested more than 200 deep" in packed.command(b"\x91" * 201 + b"\xc0").reason
     assert packed.command(b"\x91" * 200 + b"\xc0").result == b"read"

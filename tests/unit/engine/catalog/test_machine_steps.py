@@ -42,6 +42,8 @@ class Bench:
         self.reported = {node: reported.get(node[:2]) for node in (N2, N3)}
         self.handed: list[NodeId] = []
         self.proposed: list[bytes] = []
+        self.too_new: Refusal | None = None
+        """Why some node could not read the record."""
         self.answers: list[Any] = []
         self.commands = SimpleNamespace(stop=MachineStop(STOP, NO_GUID, "oh"))
         self.runner: Any = SimpleNamespace(
@@ -67,7 +69,13 @@ class Bench:
         )
         self.steps = MachineSteps(
             StepParts(
-                parts.view, parts.channels, parts.parts, parts.answers, parts.codes, parts.reports
+                parts.view,
+                parts.channels,
+                parts.parts,
+                parts.answers,
+                parts.codes,
+                parts.reports,
+                lambda _kind: self.too_new,
             )
         )
 
