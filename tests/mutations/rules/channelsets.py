@@ -98,7 +98,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "S0.4-read-of-a-machine",
         "A machine goes on with a read of its table that failed.",
         Edit(
-            "UserMachine._run",
+            "UserMachine._apply",
             "if isinstance(state, CommandState) and state.broken is not None:\n"
             "    raise state.broken\n"
             "if len(result) > RESULT_BYTES_MAX:\n"
@@ -192,7 +192,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "A command does not see what those before it in the record wrote.",
         Edit(
             "UserMachine._commands",
-            "self._command(machine, self._head, each, over)",
+            "self._command(machine, self._head, each, over, room)",
             "self._command(machine, self._head, each, view)",
         ),
         directed(SHARED + "a_command_sees_what_those_before_it_in_the_record_wrote_and_removed"),
