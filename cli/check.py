@@ -249,11 +249,15 @@ def wrong_answers(nodes: Iterable[NodeStatus], now_s: float) -> list[str]:
 
 
 def stopped_channels(nodes: Iterable[NodeStatus]) -> list[str]:
-    """One sentence for each channel that some replica serves no more, with the reason."""
+    """One sentence for each channel that some replica serves no more, with the reason, and for each
+    replica whose state machine is at something that does not end."""
     found: dict[str, list[str]] = {}
     reasons: dict[str, str] = {}
+    slow_ones: list[str] = []
     for node in nodes:
         for own in () if node.status is None else node.status.get("channels", ()):
+            if slow := own.get("slow_machine"):
+                slow_ones.append(f"on {node.name} {slow}")
             if own["mode"] == "stopped":
                 name = f"{own['table']}/{own['partition']}"
                 found.setdefault(name, []).append(node.name)
@@ -261,7 +265,7 @@ def stopped_channels(nodes: Iterable[NodeStatus]) -> list[str]:
     return [
         f"channel {name} is stopped on {', '.join(found[name])}: {reasons[name]}"
         for name in sorted(found)
-    ]
+    ] + sorted(slow_ones)
 
 
 def troubled_disks(nodes: Iterable[NodeStatus]) -> list[str]:

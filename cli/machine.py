@@ -331,12 +331,12 @@ def remove(context: Context, name: str) -> None:
 
 
 def _stops(status: ClusterStatus, name: str) -> dict[int, str]:
-    """Why machines stopped, by partition."""
+    """Why machines stopped, or at what they have been for long, by partition."""
     return {
-        own["partition"]: f"on {node.name}: {own['reason']}"
+        own["partition"]: f"on {node.name}: {own.get('slow_machine') or own['reason']}"
         for node in status.nodes
         for own in (() if node.status is None else node.status["channels"])
-        if own["table"] == name and own["mode"] == "stopped"
+        if own["table"] == name and (own["mode"] == "stopped" or own.get("slow_machine"))
     }
 
 

@@ -336,6 +336,13 @@ class KeptResult(msgspec.Struct, frozen=True, array_like=True):
     is_skipped: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryAtWork:
+    """A query of a machine in memory, which is asked between commands."""
+
+    key: bytes
+
+
 class CommandMachine(RecordMachine):
     """A host of a users' machine: it stops at a command that cannot be applied, in place of ending
     the node (``ApplyResult.failure``), keeps results, and answers queries."""
@@ -344,6 +351,10 @@ class CommandMachine(RecordMachine):
     def commands(self) -> CommandMachine:
         """This one."""
         return self
+
+    at_work: Record | QueryAtWork | None = None
+    """What users' code is doing on the thread that applies: a command or a query, another object
+    each time; any thread looks. None: nothing."""
 
     @property
     @abstractmethod

@@ -281,6 +281,8 @@ EVENT_TYPES: Final = (
     "replica_within_bound",
     "machine_stopped",
     "machine_resumed",
+    "machine_slow",
+    "machine_slow_ended",
     "machine_version",
     "machine_finding",
     "audit_violation",

@@ -125,6 +125,8 @@ HELP: Final = {
     "raftstore_machine_partitions": "Partitions of channel sets here.",
     "raftstore_machine_partitions_stopped": "Those whose state machine stands at a command that it "
     "cannot apply; `raftstore machine info` says at which and why. Alert on any.",
+    "raftstore_machine_partitions_slow": "Those whose state machine has been at one command or "
+    "query for 2 s or more, for which all that the node applies waits. Alert on any that stays.",
     "raftstore_commands_answered": "Commands of state machines that this node answered as their "
     "leader: applied, rejected by the machine, or skipped by an operator. A retry counts again.",
     "raftstore_scan_pins": "States of the tables kept for the pages of scans.",

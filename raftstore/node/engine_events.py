@@ -17,6 +17,7 @@ _LOUD: Final = {
     "disk_low": logging.WARNING,
     "machine_finding": logging.WARNING,
     "machine_stopped": logging.ERROR,
+    "machine_slow": logging.ERROR,
 }
 
 

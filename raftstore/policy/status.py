@@ -120,6 +120,7 @@ class SeenChannel(TypedDict):
     mode: str
     """steady, catching_up, recovering, or stopped (with ``reason``)."""
     reason: str
+    slow_machine: str
     applied_seq: int
     commit_seq: int
     last_seq: int
@@ -228,6 +229,8 @@ class ChannelFacts:
     record: dict[str, Any] | None = None
     late_standbys: Mapping[NodeId, str] = field(default_factory=dict)
     member: str = MemberRole.VOTER.value
+    slow_machine: str = ""
+    """The command of a user's state machine that has not ended for long; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +291,7 @@ def _channel_status(channel: ChannelFacts, up: Mapping[NodeId, bool]) -> SeenCha
         leader=None if channel.leader is None else node_name(channel.leader),
         mode=channel.mode,
         reason=channel.reason,
+        slow_machine=channel.slow_machine,
         applied_seq=channel.applied_seq,
         commit_seq=channel.commit_seq,
         last_seq=channel.last_seq,

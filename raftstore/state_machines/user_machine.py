@@ -54,6 +54,7 @@ from raftstore.record_machine import (
     KeptResult,
     MachineRules,
     MachineSource,
+    QueryAtWork,
     RecordView,
     StateReader,
 )
@@ -256,7 +257,11 @@ class UserMachine(CommandMachine):
             self.forget()
             self._leave_interrupts(failed.__cause__)
             return KeptResult(is_rejected=True, reason=str(failed))
-        return self._ask(machine, key, request, NoState(), head)
+        self.at_work = QueryAtWork(key)
+        try:
+            return self._ask(machine, key, request, NoState(), head)
+        finally:
+            self.at_work = None
 
     # --- the machine ------------------------------------------------------------------------------
 
@@ -324,10 +329,14 @@ class UserMachine(CommandMachine):
         version: int,
     ) -> KeptResult:
         """Have the machine apply a command. Raises _FailedError, or StorageError of a read."""
-        if self._is_limited(record.last_seq):
-            return self._apply(machine, record, state, version)
-        with any_depth():
-            return self._apply(machine, record, state, version)
+        self.at_work = record
+        try:
+            if self._is_limited(record.last_seq):
+                return self._apply(machine, record, state, version)
+            with any_depth():
+                return self._apply(machine, record, state, version)
+        finally:
+            self.at_work = None
 
     def _apply(
         self,

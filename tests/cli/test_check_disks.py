@@ -36,3 +36,13 @@ def test_a_channel_that_is_stopped_is_critical_and_named_once() -> None:
     nodes = [hosting("n1", "stopped"), hosting("n2", "live"), hosting("n3", "stopped")]
     nodes += [node("n4", None), node("n5", {})]
     assert stopped_channels(nodes) == ["channel c/1 is stopped on n1, n3: ValueError: boom"]
+
+
+def test_a_state_machine_at_a_command_that_does_not_end_is_critical() -> None:
+    """All that its node applies waits, and nothing but a restart ends it."""
+    own = {"table": "c", "partition": 1, "mode": "steady", "reason": "", "slow_machine": "c/1: ..."}
+    nodes = [
+        node("n1", {"channels": [own]}),
+        node("n2", {"channels": [own | {"slow_machine": ""}]}),
+    ]
+    assert stopped_channels(nodes) == ["on n1 c/1: ..."]

@@ -131,6 +131,7 @@ class MachineSteps:
             commands = runner.commands
             if commands is None:
                 continue
+            commands.watch(now_ms)
             if runner.elector.role is not Role.LEADER or not runner.core.leader_is_ready:
                 self._asked_ms.pop(channel, None)
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec.structs import asdict, astuple, replace
 
@@ -33,8 +33,12 @@ from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
 from raftstore.protocol.shared_commands import CommandEnd, CommandsAck
 from raftstore.protocol.table_settings import TableSettings
-from raftstore.record_machine import CommandMachine, KeptResult, RecordMachine
+from raftstore.record_machine import CommandMachine, KeptResult, QueryAtWork, RecordMachine
 from raftstore.types import ChannelId, RecordKind, Seq, guid_text
+
+SLOW_MS: Final = 2_000
+"""A command, or a query between commands, that takes longer is an event: all that the node applies
+waits for it, and nobody can end it but a restart."""
 
 
 class JudgedChannel(Protocol):
@@ -114,6 +118,12 @@ class UserCommands:
         self._is_taken_back = False
         self._looked_to = Seq(0)
         self._is_whole = False
+        self.is_slow = False
+        """What the machine is at takes longer than ``SLOW_MS``."""
+        self._seen: Record | QueryAtWork | None = None
+        """What it was at when it was looked at last."""
+        self._seen_ms = 0
+        """When that was seen first."""
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -122,6 +132,9 @@ class UserCommands:
         if type(message) is PubReject and message.code == QuorumTimeoutError.code and self.stop:
             # It is committed and stays so; its caller learns what it waits for.
             return replace(message, message=f"{message.message}; {self._stopped(self.stop)}")
+        if type(message) is PubReject and message.code == QuorumTimeoutError.code and self.is_slow:
+            waits = self.slowness(self._parts.clock.now_ms)
+            return replace(message, message=f"{message.message}; {waits}")
         if client == CLIENT_HANDLE_SELF or type(message) is not PubAck:
             return message  # of the leader's own step, a refusal, or answered by the leader
         ends = self._ends(message.base_seq, message.last_seq)
@@ -154,6 +167,39 @@ class UserCommands:
             get = partial(self._parts.tables.state_get, self._channel)
             self._is_whole = self.machine.is_whole(get)
         return self._is_whole
+
+    # --- code that does not end -------------------------------------------------------------------
+
+    def watch(self, now_ms: int) -> None:
+        """Look what the machine is at, on the node's thread: an event when that takes long, and one
+        when it has ended after all."""
+        at = self.machine.at_work
+        if at is not self._seen:
+            if self.is_slow:
+                self._parts.tell(
+                    "machine_slow_ended", channel=self._name, for_ms=now_ms - self._seen_ms
+                )
+            self._seen, self._seen_ms, self.is_slow = at, now_ms, False
+        elif at is not None and not self.is_slow and now_ms - self._seen_ms >= SLOW_MS:
+            self.is_slow = True
+            fields: dict[str, Any] = {"channel": self._name, "for_ms": now_ms - self._seen_ms}
+            if isinstance(at, Record):
+                fields |= {"seq": at.last_seq, "command": guid_text(self._channel, at.guid)}
+            self._parts.tell("machine_slow", reason=self.slowness(now_ms), **fields)
+
+    def slowness(self, now_ms: int) -> str:
+        """A sentence on what the partition waits for, and what to do; empty: for nothing long."""
+        at = self._seen
+        if not self.is_slow or at is None:
+            return ""
+        what = "a query"
+        if isinstance(at, Record):
+            what = f"seq {at.last_seq} (command {guid_text(self._channel, at.guid)})"
+        return (
+            f"{self._name}: the state machine has been at {what} for "
+            f"{(now_ms - self._seen_ms) // 1000} s, and all that this node applies waits for it; "
+            "if it never ends, install code in which it does, and restart the nodes"
+        )
 
     # --- stops ------------------------------------------------------------------------------------
 

@@ -89,6 +89,7 @@ def _machines(node: NodeParts) -> Iterator[Sample]:
     stopped = sum(each.stop is not None for each in commands)
     yield "raftstore_machine_partitions", (), float(len(commands))
     yield "raftstore_machine_partitions_stopped", (), float(stopped)
+    yield "raftstore_machine_partitions_slow", (), float(sum(each.is_slow for each in commands))
 
 
 def _standbys(node: NodeParts) -> Iterator[Sample]:

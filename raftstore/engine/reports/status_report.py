@@ -123,6 +123,7 @@ def _channel_facts(node: NodeParts, runner: ChannelRunner, now_ms: int) -> Chann
         term=runner.elector.term,
         leader=runner.elector.leader,
         mode=mode,
+        slow_machine="" if runner.commands is None else runner.commands.slowness(now_ms),
         applied_seq=node.tables.applied_seq(runner.channel),
         commit_seq=runner.core.commit_seq,
         last_seq=runner.core.last_seq,

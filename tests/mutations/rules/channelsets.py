@@ -12,6 +12,7 @@ STEPS = "tests/unit/engine/catalog/test_machine_steps.py::test_"
 WORLDS = "tests/simulation/test_channelsets.py::test_"
 SHARED = "tests/unit/state_machines/test_shared_commands.py::test_"
 LIMITS = "tests/unit/state_machines/test_command_limits.py::test_"
+WAITING = "tests/unit/engine/channel/test_user_commands.py::test_"
 SEQUENCER = "tests/unit/core/test_sequencer.py::test_"
 FATE = "tests/unit/core/test_fate.py::test_"
 TOGETHER = "tests/simulation/test_shared_commands.py::test_"
@@ -269,6 +270,33 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
             "False",
         ),
         directed(CLIENTS + "a_command_that_was_crowded_out_is_given_again_and_applied_once"),
+    ),
+    mutation(
+        "machine-slow-unseen",
+        "A machine at a command that never ends looks as if it were at nothing.",
+        Edit("UserMachine._run", "self.at_work = record", "pass"),
+        directed(ADAPTER + "the_machine_says_what_it_is_at_and_nothing_behind_it"),
+    ),
+    mutation(
+        "machine-slow-untold",
+        "Nobody is told that a command does not end.",
+        Edit("UserCommands.watch", "now_ms - self._seen_ms >= SLOW_MS", "False"),
+        directed(WAITING + "a_command_that_does_not_end_is_told_once_and_its_callers_learn_of_it"),
+    ),
+    mutation(
+        "machine-slow-unchecked",
+        "A check of the cluster is well while a state machine is at a command that does not end.",
+        Edit("stopped_channels", 'own.get("slow_machine")', "None"),
+        directed(
+            "tests/cli/test_check_disks.py::"
+            "test_a_state_machine_at_a_command_that_does_not_end_is_critical"
+        ),
+    ),
+    mutation(
+        "machine-slow-always",
+        "Short commands one after the other are taken for one that does not end.",
+        Edit("UserCommands.watch", "at is not self._seen", "(at is None) != (self._seen is None)"),
+        directed(WAITING + "many_commands_one_after_the_other_are_not_one_that_takes_long"),
     ),
     mutation(
         "S4.6-shared-command",

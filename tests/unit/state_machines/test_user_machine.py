@@ -20,7 +20,8 @@ from raftstore.machine import (
     codec,
 )
 from raftstore.protocol.machines import Step
-from raftstore.record_machine import DictView, MachineRules, Row
+from raftstore.protocol.records import Record
+from raftstore.record_machine import DictView, MachineRules, QueryAtWork, Row
 from raftstore.state_machines.state_keys import result_key
 from raftstore.types import RecordKind, Seq
 from tests.machine_bench import MachineBench
@@ -498,3 +499,34 @@ def test_queries_see_the_state_and_what_they_raise_is_an_answer() -> None:
     assert INT.decode(asked(b"").result) == 42
     assert (asked(b"refuse").is_rejected, asked(b"refuse").reason) == (True, "not for you")
     assert "ZeroDivisionError: oh" in asked(b"fail").reason
+
+
+def test_the_machine_says_what_it_is_at_and_nothing_behind_it() -> None:
+    """Other threads look: nothing else shows a command that never ends."""
+    seen: list[object] = []
+
+    class Looking(Tally):
+        queries = answers = INT
+
+        def apply(self, command: int, context: CommandContext) -> int:
+            seen.append(bench.user.at_work)
+            if command == 2:
+                raise RejectedError("no")
+            return super().apply(command, context)
+
+        def query(self, request: int, context: QueryContext) -> int:
+            seen.append(bench.user.at_work)
+            raise ValueError("no answer")
+
+    bench = MachineBench(Looking)
+    for command in (1, 2):
+        bench.command(number(command))
+        assert bench.user.at_work is None
+    assert "half done" in bench.failing(number(666))
+    assert bench.user.at_work is None
+    bench.user.query_memory(b"k", number(0), DictView(state=bench.state).state)
+    assert bench.user.at_work is None
+    *commands, asked = seen
+    places = [each.last_seq for each in commands if isinstance(each, Record)]
+    assert places == [1, 2, 3, 1, 2], "it was made anew of what is kept, before it was asked"
+    assert isinstance(asked, QueryAtWork)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from raftstore.engine.channel.user_commands import UserCommands
+from raftstore.engine.channel.user_commands import SLOW_MS, UserCommands
 from raftstore.ports.machine import MachineStop
 from raftstore.protocol.publish import PubReject
-from raftstore.types import Guid, Seq, Term, channel_id
+from raftstore.protocol.records import Record
+from raftstore.record_machine import QueryAtWork
+from raftstore.types import Guid, RecordKind, Seq, Term, channel_id, guid_text
 
 CHANNEL = channel_id(b"t" * 16, 0)
 GUID = Guid(b"g" * 16)
@@ -33,3 +35,70 @@ def test_a_command_that_waits_behind_a_stop_learns_what_it_waits_for() -> None:
     assert "ValueError: boom; install code that can apply it" in answer.message
     refused = late("overloaded")
     assert commands.answer(5, refused) is refused
+
+
+class Slow:
+    """A machine that is at something, on another thread; the test's clock."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        parts: Any = SimpleNamespace(
+            tell=lambda name, **fields: self.events.append((name, fields)),
+            clock=SimpleNamespace(now_ms=1_000),
+        )
+        self.clock = parts.clock
+        self.machine: Any = SimpleNamespace(at_work=None)
+        anything: Any = SimpleNamespace()
+        self.commands = UserCommands(self.machine, parts, CHANNEL, "c/0", anything)
+
+    def after(self, elapsed_ms: int) -> list[str]:
+        """Look again; the events that this leads to."""
+        self.clock.now_ms += elapsed_ms
+        before = len(self.events)
+        self.commands.watch(self.clock.now_ms)
+        return [name for name, _ in self.events[before:]]
+
+
+def a_command(seq: int = 4) -> Record:
+    """One that the machine may be at."""
+    kind = RecordKind.MACHINE_COMMAND
+    return Record(Term(1), Seq(seq), 1, GUID, 0, b"", kind, b"")
+
+
+def test_a_command_that_does_not_end_is_told_once_and_its_callers_learn_of_it() -> None:
+    """With its place and name, and since when; and that it has ended after all."""
+    slow = Slow()
+    assert slow.after(0) == []
+    slow.machine.at_work = a_command()
+    assert slow.after(0) == slow.after(SLOW_MS - 1) == []
+    assert slow.commands.answer(5, late("quorum_timeout")) == late("quorum_timeout")
+    assert slow.after(1) == ["machine_slow"]
+    fields = slow.events[-1][1]
+    assert fields["seq"] == 4
+    assert fields["command"] == guid_text(CHANNEL, GUID)
+    assert fields["for_ms"] == SLOW_MS
+    assert slow.after(5_000) == []
+    answer = slow.commands.answer(5, late("quorum_timeout"))
+    assert isinstance(answer, PubReject)
+    assert answer.message.startswith(
+        "seq 4 was not applied here within 2000 ms; c/0: the state machine has been at seq 4 "
+        f"(command {guid_text(CHANNEL, GUID)}) for 7 s, and all that this node applies waits"
+    )
+    slow.machine.at_work = None
+    assert slow.after(1_000) == ["machine_slow_ended"]
+    assert slow.events[-1][1] == {"channel": "c/0", "for_ms": 8_000}
+    assert slow.commands.slowness(slow.clock.now_ms) == ""
+
+
+def test_many_commands_one_after_the_other_are_not_one_that_takes_long() -> None:
+    """The machine is always at work, and never at the same for long."""
+    slow = Slow()
+    for number in range(9):
+        slow.machine.at_work = a_command(number)
+        assert slow.after(SLOW_MS) == []
+    slow.machine.at_work = QueryAtWork(b"k")
+    assert slow.after(0) == []
+    assert slow.after(SLOW_MS) == ["machine_slow"]
+    assert "has been at a query for 2 s" in slow.events[-1][1]["reason"]
+    slow.machine.at_work = QueryAtWork(b"k")
+    assert slow.after(0) == ["machine_slow_ended"]

@@ -66,6 +66,7 @@ def check_record(status: dict[str, Any], leader: SimNode, channel: ChannelId) ->
     """FIP-06: all followers of a calm channel are standbys in sync."""
     runner, record = of(leader), status.pop("record")
     assert status.pop("late_standbys") == {}
+    assert status.pop("slow_machine") == ""
     members = [node_name(node) for node in runner.channels[channel].core.config().members]
     standbys = [name for name in members if name != leader.name]
     assert sorted(record.pop("isr")) == sorted(members)
