@@ -4,6 +4,7 @@ outcome, and how one of them is given again."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 import raftstore
 from raftstore.aio import AsyncClient
 from raftstore.client.writes.command_writes import SHARED_BYTES_MAX
+from raftstore.client.writes.kinds import ROW_OVERHEAD_BYTES
 from raftstore.errors import (
+    ConnectionInDoubtError,
     GuidExpiredError,
     GuidReuseError,
     RejectedError,
@@ -19,6 +22,7 @@ from raftstore.errors import (
     RequestTimeoutError,
     SchemaError,
     UnavailableError,
+    UnknownTableError,
 )
 from raftstore.policy.levels import SHARED_COMMANDS_LEVEL
 from raftstore.protocol.message import Message
@@ -35,7 +39,7 @@ from tests.integration.client.fake_cluster import (
     silence,
 )
 from tests.integration.client.fake_machines import LARGE, REASON, Counter
-from tests.integration.client.play import PATIENT, only_channel, play
+from tests.integration.client.play import PATIENT, QUICK, only_channel, play
 from tests.integration.client.test_machines import sets
 
 TOGETHER = RecordKind.MACHINE_COMMANDS
@@ -368,3 +372,32 @@ def test_commands_that_wait_end_at_their_deadline_and_with_the_client() -> None:
         assert all(isinstance(end, RequestError) for end in ends)
 
     play(test, PATIENT)
+
+
+@pytest.mark.parametrize("kind", ["commands", "rows"])
+def test_what_waits_for_room_when_its_table_is_dropped_ends_at_once(kind: str) -> None:
+    """It is refused like what was under way, and waits for nobody who could still answer."""
+    settings = replace(QUICK, channel_bytes_max=2 * ROW_OVERHEAD_BYTES)
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        if kind == "commands":
+            sets(cluster)
+        counters, table = client.channelset("c", machine=Counter), client.table("t")
+        name = "c" if kind == "commands" else "t"
+
+        async def write(number: int) -> object:
+            if kind == "commands":
+                return await counters.command("k", number, timeout=600)
+            return await table.put({"id": number}, timeout=600)
+
+        await write(0)
+        cluster.nodes["n1"].publish_scripts.extend([silence] * 1_000)
+        tasks = [asyncio.ensure_future(write(number)) for number in range(1, 6)]
+        await cluster.until(lambda: len(cluster.nodes["n1"].published) > 1)
+        cluster.drop_table(name)
+        async with asyncio.timeout(10):
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(ends[0], ConnectionInDoubtError), "it was sent"
+        assert {type(end) for end in ends[2:]} == {UnknownTableError}
+
+    play(test, settings)

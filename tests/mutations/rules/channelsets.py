@@ -299,6 +299,14 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(WAITING + "many_commands_one_after_the_other_are_not_one_that_takes_long"),
     ),
     mutation(
+        "W4-commands",
+        "A witness that leads for a moment refuses commands for good.",
+        Edit(
+            "WitnessMachine.check", "del kind, payload, rows", "super().check(kind, payload, rows)"
+        ),
+        directed(WAITING + "a_witness_that_leads_refuses_no_command_for_what_it_is"),
+    ),
+    mutation(
         "S4.6-shared-command",
         "A command that shared a record is given again with another payload, and answered with "
         "the result of the first.",

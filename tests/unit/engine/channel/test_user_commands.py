@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from raftstore.engine.channel.user_commands import SLOW_MS, UserCommands
+import pytest
+
+from raftstore.engine.channel.user_commands import SLOW_MS, PublishJudge, UserCommands
+from raftstore.errors import Refusal, UnavailableError
 from raftstore.ports.machine import MachineStop
-from raftstore.protocol.publish import PubReject
+from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.records import Record
 from raftstore.record_machine import QueryAtWork
-from raftstore.types import Guid, RecordKind, Seq, Term, channel_id, guid_text
+from raftstore.state_machines.witness import WitnessMachine
+from raftstore.types import Guid, NodeId, RecordKind, Seq, Term, channel_id, guid_text
 
 CHANNEL = channel_id(b"t" * 16, 0)
 GUID = Guid(b"g" * 16)
@@ -102,3 +106,15 @@ def test_many_commands_one_after_the_other_are_not_one_that_takes_long() -> None
     assert "has been at a query for 2 s" in slow.events[-1][1]["reason"]
     slow.machine.at_work = QueryAtWork(b"k")
     assert slow.after(0) == ["machine_slow_ended"]
+
+
+@pytest.mark.parametrize("kind", [RecordKind.MACHINE_COMMAND, RecordKind.MACHINE_COMMANDS])
+@pytest.mark.parametrize("refusal", [None, Refusal(UnavailableError, "a witness leads (W4)")])
+def test_a_witness_that_leads_refuses_no_command_for_what_it_is(
+    kind: RecordKind, refusal: Refusal | None
+) -> None:
+    """W4: it sequences nothing, for the moment, which clients try again; a command that no such
+    channel takes would be refused for good."""
+    judge = PublishJudge(WitnessMachine(), None, lambda _: None)
+    message = PubMsg(CHANNEL, Term(1), NodeId("n1@00"), GUID, bytes(16), 1, kind, b"anything")
+    assert judge.judged(message, refusal, is_client=True) is refusal
