@@ -60,6 +60,9 @@ refused with OverloadedError before anything is done. All clients together: twic
 class ReplicationSettings:
     """The core's limits and times."""
 
+    stamp_ahead_ms: int = 10_000
+    """Leader: a record's timestamp is no more than this above what the clocks of a quorum have
+    reached, as heartbeats report it, so no single clock ends leases early or holds up their end."""
     quorum_timeout_ms: int = 2_000
     """After this a pending publish is answered UNKNOWN; its record stays (S4.1)."""
     pubmsg_wait_ms: int = 100
@@ -314,8 +317,7 @@ class BatchSettings:
     """Decided batches of one table that some channel has not applied yet; above it no new attempt
     is opened: OverloadedError."""
     staged_bytes_max: int = 4 * 1024 * MIB
-    """Staged bytes waiting in one channel; above it more are refused with OverloadedError, and what
-    is there stays."""
+    """Staged bytes waiting in one channel; above it more are refused with OverloadedError."""
     chunks_max: int = 16_384
     """Staged chunks waiting in one channel, each with an entry of its index. Planning a batch takes
     some 10 us for each of them, on the node's thread."""
@@ -341,8 +343,7 @@ class SnapshotSettings:
     chunk_bytes_max: int = 1 * MIB
     """Bytes of keys and values in one message, and at least one row."""
     second_bytes_max: int = 128 * MIB
-    """Bytes that a node sends in a second to all receivers together: the rest of the network is for
-    writes and reads."""
+    """Bytes that a node sends in a second to all receivers together; the rest is for requests."""
     serve_max: int = 4
     """Snapshots that a node serves at a time; each keeps old files of LevelDB. Others wait."""
     fetch_max: int = 4
@@ -433,8 +434,7 @@ class RetentionSettings:
 
     enabled: bool = True
     """Whether logs are trimmed at all. A replica that was away for longer than the log reaches
-    back, or whose tables are damaged, then gets a replica snapshot. Switched off, the log only
-    grows."""
+    back, or whose tables are damaged, then gets a replica snapshot. Switched off, it grows."""
     single_replica: bool = False
     """Whether tables with one replica are trimmed, too: there the log is the only thing that
     damaged tables are built from."""

@@ -359,13 +359,9 @@ class Node:
         self.table = HeldTable(self.held_log, self.applied_seq)
         self.outbox = Outbox(log, cast("Transport", self), knows_no_bundles)
         settings = NodeSettings(
-            node_name(self.me),
-            "",
-            replication=self.world.settings,
-            catchup=self.world.catch_up,
-            membership=self.world.membership,
-            election=ELECTION,
-        )
+            node_name(self.me), "", replication=self.world.settings, catchup=self.world.catch_up,
+            membership=self.world.membership, election=ELECTION,
+        )  # fmt: skip
         self.active = ActiveChannels()
         self.clock = Clock(self.world.wall_ms)
         parts = ChannelParts(
@@ -397,6 +393,7 @@ class Node:
             halt=self.halt,
             reply=self.world.on_reply,
             is_up=is_up,
+            stamp_ms=self.stamp_ms,
             heard_leader=never_heard,
             stage_refusal=stages_all,
             repair_payloads=send_or_repair_nothing,
@@ -411,6 +408,10 @@ class Node:
             number=self.number,
         )
         self.runner.node = self
+
+    def stamp_ms(self, _: ChannelConfig) -> int:
+        """All clocks of the world are right."""
+        return self.world.wall_ms()
 
     def __getstate__(self) -> dict[str, Any]:
         """For searches that store worlds: without the pysyncobj instance, which is rebuilt."""

@@ -26,6 +26,7 @@ from raftstore.engine.channel.idle_electors import IdleElectors
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.payload_repairs import PayloadRepairs
 from raftstore.engine.channel.proposals import Proposals
+from raftstore.engine.channel.quorum_clock import QuorumClock
 from raftstore.engine.channel.registry import ChannelRegistry
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.channel.schedule import ChannelSchedule
@@ -100,14 +101,9 @@ class NodeRunner:
         look = ports.free_bytes, ports.log.unsynced_bytes, SpaceHandOvers(me, self.channels).offer
         self.space = DiskSpace(me, settings.storage, self.events.tell, *look)
         self.guard = StorageGuard(
-            me,
-            ports.log,
-            self.outbox,
-            self.events.tell,
+            me, ports.log, self.outbox, self.events.tell, space=self.space, stall=ports.stall,
             unsynced_bytes_max=settings.storage.unsynced_bytes_max,
-            space=self.space,
-            stall=ports.stall,
-        )
+        )  # fmt: skip
         self.writes = ClientWrites(settings.replication.client_payload_bytes_max)
         self._make_peers()
         self._make_channels()
@@ -185,6 +181,7 @@ class NodeRunner:
         """The parts that open channels, and those that are notified of what happens to them."""
         settings, ports, identity = self._settings, self.ports, self.identity
         notices = ChannelNotices[ChannelRunner]()
+        ahead_ms = settings.replication.stamp_ahead_ms
         parts = ChannelParts(
             me=self.me,
             boot_id=identity.boot_id,
@@ -204,6 +201,7 @@ class NodeRunner:
             halt=self.halt.halt,
             reply=self.answers.reply,
             is_up=self.watch.is_up,
+            stamp_ms=QuorumClock(self.me, ports.wall_ms, self.watch.wall_ms, ahead_ms).stamp_ms,
             heard_leader=self.watch.heard_leader,
             # Made later, since it looks at the catalog, whose controller opens channels.
             stage_refusal=lambda *of: self.batches.staged.stage_refusal(*of),  # noqa: PLW0108

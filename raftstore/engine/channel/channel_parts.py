@@ -22,7 +22,7 @@ from raftstore.ports.ids import IdSource
 from raftstore.ports.log import MessageLog
 from raftstore.ports.tables import Answers, TableStore
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
-from raftstore.types import NodeId, Role, Seq, Term
+from raftstore.types import ChannelConfig, NodeId, Role, Seq, Term
 
 Channel = TypeVar("Channel")
 """The channels of the node (``ChannelRunner``), which know their parts, and not the other way."""
@@ -87,6 +87,8 @@ class ChannelParts(Generic[Channel]):
     """Answer a publisher by its handle."""
     is_up: Callable[[NodeId], bool]
     """Up from this node's viewpoint."""
+    stamp_ms: Callable[[ChannelConfig], int]
+    """The time for the next record of a leader, in milliseconds since 1970 (S10)."""
     heard_leader: Callable[[Channel, NodeId], int | None]
     """When the leader's node last claimed this channel in a heartbeat (None: never, or gone;
     S1.8)."""

@@ -108,7 +108,7 @@ from raftstore.types import (
 )
 
 TIMESTAMPING = frozenset({PublishReceived, RoleChanged})
-"""Events on which a leader may make a record: only these need the wall clock (S10)."""
+"""Events on which a leader may make a record: only these need the time (S10)."""
 NO_BOUNDS = Bounds()
 
 
@@ -543,7 +543,7 @@ class ChannelRunner:
                 if event is None:
                     event = events.popleft()
                 if type(event) in TIMESTAMPING:
-                    self.core.wall_offset_ms = self.parts.clock.wall_ms() - self._now_ms
+                    self.core.wall_offset_ms = self.parts.stamp_ms(self.config()) - self._now_ms
                 for effect in self.core.step(event, self._now_ms):
                     self.execute(effect)
                 event = None

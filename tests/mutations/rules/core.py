@@ -10,6 +10,8 @@ from tests.mutations.syntax import Edit
 HAND_OVER = "tests/unit/core/test_hand_over.py::test_"
 QUORUM = "tests/unit/core/test_quorum.py::test_"
 COMMIT = "tests/unit/core/test_rules_commit.py::test_"
+CLOCK = "tests/unit/engine/channel/test_quorum_clock.py::test_"
+LEASES = "tests/simulation/test_leases.py::test_"
 LOG = "tests/unit/core/test_rules_log.py::test_"
 SEQUENCING = "tests/unit/core/test_sequencer.py::test_"
 
@@ -291,6 +293,28 @@ CORE_RULES: tuple[Mutation, ...] = (
             "wall_ms",
         ),
         directed(COMMIT + "timestamp_follows_the_record_before_whatever_the_clock_says"),
+    ),
+    mutation(
+        "S10-stamp-ahead",
+        "A leader whose clock is a day ahead stamps records with it.",
+        Edit(
+            "QuorumClock.stamp_ms",
+            "min(max(wall_ms, reached_ms), reached_ms + self._ahead_ms)",
+            "max(wall_ms, reached_ms)",
+        ),
+        directed(
+            CLOCK + "single_clock_does_not_say_how_late_it_is",
+            LEASES + "time_goes_on_soon_after_a_clock_that_was_a_day_ahead_is_right_again",
+        ),
+    ),
+    mutation(
+        "S10-stamp-behind",
+        "A leader whose clock is a day behind stamps records with it.",
+        Edit("QuorumClock.stamp_ms", "max(wall_ms, reached_ms)", "wall_ms"),
+        directed(
+            CLOCK + "single_clock_does_not_say_how_late_it_is",
+            LEASES + "lease_ends_in_its_time_while_the_clock_of_the_leader_is_a_day_wrong",
+        ),
     ),
     mutation(
         "S12-payload-leader",

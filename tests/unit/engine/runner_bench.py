@@ -173,6 +173,7 @@ class Bench:
             halt=lambda reason: None,
             reply=lambda client, message: self.replies.append((client, message)),
             is_up=lambda node: node not in self.down,
+            stamp_ms=lambda config: self.clock.wall_ms(),
             heard_leader=lambda runner, leader: 77 if leader == PEER else None,
             stage_refusal=lambda runner, message: self.staging,
         )
