@@ -20,7 +20,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from raftstore.errors import OperationInDoubtError, OverloadedError, QueryError
+from raftstore.errors import OperationInDoubtError, OverloadedError, QueryError, RequestTimeoutError
 from raftstore.http.cluster_routes import ROUTES as CLUSTER_ROUTES
 from raftstore.http.errors import HttpError, bad_request, describe
 from raftstore.http.gateway import Gateway
@@ -190,7 +190,19 @@ class _Server:
     async def _read_and_handled(self, route: Route, call: Call) -> Answer:
         if route.body is None:
             return await route.handler(call)
-        body = await self._body(route, call.request)
+        try:
+            body = await self._body(route, call.request)
+        except asyncio.CancelledError:
+            if not call.timer.expired():
+                raise
+            # Nothing was begun: this is no write in doubt.
+            raise HttpError(
+                HTTPStatus.REQUEST_TIMEOUT,
+                RequestTimeoutError.code,
+                f"{route.method} {call.request.url.path}: the body did not come within the time "
+                "of the request, so nothing was done; send it faster, or give more time (timeout)",
+                {"Connection": "close"},
+            ) from None
         return await route.handler(self._with_body(call, body))
 
     def _with_body(self, call: Call, body: Any) -> Call:
@@ -280,7 +292,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     status = HTTPStatus(error.status_code)
     texts = {
         HTTPStatus.NOT_FOUND: "there is nothing at this path; see /openapi.json",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is no method of this path",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is no method of this path; "
+        f"it has {(error.headers or {}).get('Allow', 'none')}",
     }
     code = "not_found" if status is HTTPStatus.NOT_FOUND else "method_not_allowed"
     text = texts.get(status, str(error.detail))

@@ -27,6 +27,7 @@ ERROR_TEXTS: Final = {
     403: "The role does not allow it, or a web page of another site asked.",
     404: "There is no such table or row.",
     405: "The path has other methods.",
+    408: "The body did not come within the time of the request; nothing was done.",
     409: "The table exists with another definition, the write was reported as not applied, or some "
     "nodes are too old for it.",
     410: "The state behind the page token is gone; start again.",
@@ -158,6 +159,7 @@ def _responses(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     error = {"description": "", "content": {JSON: {"schema": schemas[_name(ErrorBody)]}}}
     responses: dict[str, Any] = {}
     statuses = {*_ALWAYS, *route.errors, *((429,) if route.is_query else ())}
+    statuses |= {408} if route.body is not None else set()
     for status in sorted(statuses):
         responses[str(status)] = error | {"description": ERROR_TEXTS[status]}
     for status in route.success:

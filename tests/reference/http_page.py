@@ -31,6 +31,9 @@ answer: a plain load balancer in front is enough. `GET /openapi.json` says the s
 * Bodies are JSON. Unknown parameters and fields, and parameters given twice, are refused with 400.
 * Durations have a unit: `500ms`, `2s`. `timeout` bounds the whole request: it is answered by then,
   successful or not; the default is `query.routing_timeout_ms`, the most `http.timeout_max_ms`.
+  A body that has not come by then is 408, and nothing was done.
+* A client that ends its side of the connection is taken for gone, and gets no answer any more:
+  keep it open until the answer is there (`nc -N` does not).
 * Every read says by whom it was served and how fresh that was, in its body and in the headers
   `X-Raftstore-Served-By`, `-Position`, `-Lag`, `-Age-Ms` and `-Staleness-Ms`; of several partitions
   the headers give the worst, `unknown` if one is not known.
@@ -97,6 +100,7 @@ def _errors(found: Sequence[type[RequestError]]) -> Iterator[str]:
     yield "|---|---|---|"
     codes: dict[int, list[str]] = {400: ["bad_request"], 404: ["not_found"], 500: ["internal"]}
     codes[405] = ["method_not_allowed"]
+    codes[408] = ["timeout"]
     for cls in found:
         status = status_of(cls.__new__(cls))
         codes.setdefault(status, []).append(cls.code)

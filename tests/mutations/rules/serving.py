@@ -368,6 +368,15 @@ SERVING_RULES: tuple[Mutation, ...] = (
         directed(EXACT + "value_that_was_stored_is_exact_when_read_from_json"),
     ),
     mutation(
+        "http-late-body",
+        "A write whose body never came is called in doubt.",
+        Edit("_Server._read_and_handled", "not call.timer.expired()", "True"),
+        directed(
+            TESTS
+            + "test_late_bodies.py::test_write_whose_body_never_came_was_certainly_not_applied"
+        ),
+    ),
+    mutation(
         "http-many-states",
         "The position of many rows is that of the last answer.",
         Edit(
