@@ -49,6 +49,7 @@ from raftstore.client.members import (
     Members,
     lifetime_in_ms,
 )
+from raftstore.client.opened import check_loop
 from raftstore.client.reads.channel_reads import ChannelReads
 from raftstore.client.reads.read_spec import CountOptions, ReadOptions, spec_of
 from raftstore.client.rebalancing import RebalanceProposal, RebalanceStatus, Rebalancing
@@ -92,6 +93,7 @@ class AsyncClient(MachineCalls):
         jitter = random.Random().random
 
         def now_ms() -> int:
+            check_loop(loop)
             return int(loop.time() * 1000)
 
         addresses = split_endpoints(endpoints)

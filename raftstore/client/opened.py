@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
+
+from raftstore.errors import ConfigError
 
 Parameters = ParamSpec("Parameters")
 Opened = TypeVar("Opened", bound=AbstractAsyncContextManager[Any])
@@ -24,6 +27,15 @@ class Opening(Coroutine[Any, Any, Opened], AbstractAsyncContextManager[Opened]):
 
     def __await__(self) -> Generator[Any, Any, Opened]:
         return self._call.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        text = (
+            f"{name!r} is of what this call opens, which was not awaited: write "
+            "`client = await raftstore.aio.connect(…)`, or `async with` in the place of `await`"
+        )
+        raise AttributeError(text)
 
     def send(self, value: Any) -> Any:
         """As of a coroutine."""
@@ -62,3 +74,18 @@ def opening(
         return Opening(begin(*args, **options))
 
     return call
+
+
+def check_loop(loop: AbstractEventLoop) -> None:
+    """ConfigError unless this is the loop in which a client was made and has its connections."""
+    try:
+        here = get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is not loop:
+        state = "was closed" if loop.is_closed() else "is another one"
+        text = (
+            f"this client belongs to an event loop that {state}; call raftstore.aio.connect in the "
+            "loop that uses it, one client for each, or take raftstore.connect, which has its own"
+        )
+        raise ConfigError(text)
