@@ -73,7 +73,7 @@ def list_names(context: Context) -> None:
     help="Directory with modules of machines and workloads that are not installed.",
 )
 @click.option(
-    "--nemesis", default="", help="Faults by comma; none: a calm run. 'all': whatever can run."
+    "--nemesis", default="", help="Faults by comma; 'all': whatever can run; without it no faults."
 )
 @click.option(
     "--simulated/--processes",

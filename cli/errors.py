@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import traceback
 from typing import Final
 
 import click
@@ -94,6 +95,14 @@ def run_guarded(command: click.Command, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         say("stopped")
         return 130
+    except OSError as error:
+        # Nothing else is left to the commands' own words: what a shell gave them does not work.
+        logging.getLogger("raftstore").debug("failed", exc_info=error)
+        say(f"error: {error}; what is printed, or a file that was named, cannot be written or read")
+        return EXIT_REFUSED
+    except Exception:  # noqa: BLE001 - code 1, Python's own, would say "no such row"
+        say(f"{traceback.format_exc()}error: this is a mistake of raftstore, please report it")
+        return EXIT_STORAGE
     return result if isinstance(result, int) else 0
 
 

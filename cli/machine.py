@@ -207,6 +207,7 @@ def command(
             done = channelset.command_result(key, given, guid=guid)
         else:
             done = channelset.command_to_partition(partition, given, key=key, guid=guid)
+    _say_if_bytes(context, codecs)
     shown: Any = to_json(done.result)
     if provenance:
         shown = {
@@ -268,6 +269,7 @@ def query(
         asked = None if request is None else _json(request, is_bytes=is_bytes)
         codecs = channelset.codecs()
         asked = _value(codecs, codecs.queries, asked)
+        _say_if_bytes(context, codecs)
         if is_all:
             _print(context, [to_json(each) for each in channelset.query_all(asked, **given)])
             return
@@ -373,10 +375,21 @@ def _value(codecs: Codecs, codec: Codec[Any], given: Any) -> Any:
     except SchemaError as error:
         if not codecs.lacks:
             raise
-        raise SchemaError(
-            f"{error}. {codecs.lacks.partition(', so')[0]}: to use its codecs, name the directory "
-            "of its module, as in: raftstore machine --path DIR ..."
-        ) from error
+        raise SchemaError(f"{error}. {_remedy(codecs)}") from error
+
+
+def _remedy(codecs: Codecs) -> str:
+    """How the class of a machine that is not here is found."""
+    return (
+        f"{codecs.lacks.partition(', so')[0]}: to use its codecs, name the directory of its "
+        "module, as in: raftstore machine --path DIR ..."
+    )
+
+
+def _say_if_bytes(context: Context, codecs: Codecs) -> None:
+    """What is shown as bytes looks like no value of the machine."""
+    if codecs.lacks:
+        context.say(f"shown as bytes: {_remedy(codecs)}")
 
 
 def _print(context: Context, shown: Any) -> None:

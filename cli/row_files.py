@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -266,8 +267,11 @@ def _pages(info: TableInfo, snapshot: Snapshot, *, expires: bool) -> Iterator[Ex
 
 
 def in_place(path: Path, write: Callable[[Path], int]) -> int:
-    """Write beside the file, and give it its name when everything is on the disk."""
-    unfinished = path.with_name(path.name + UNFINISHED)
+    """Write beside the file, and give it its name when everything is on the disk.
+
+    Under a name of its own: two that write to one file end one after the other, each whole.
+    """
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         rows = write(unfinished)
         with unfinished.open("rb+") as file:

@@ -287,11 +287,18 @@ def _fit_for_members(drawn: SimOptions) -> SimOptions:
     )
 
 
+SEEDS_MAX: Final = 1_000_000
+"""Worlds of one range: some days of work for any machine."""
+
+
 def parse_seeds(text: str) -> list[int]:
     """``1..200`` -> every seed of the range; ValueError says how a range is written."""
     first, dots, last = text.partition("..")
     if not dots or not first.isdigit() or not last.isdigit() or int(first) > int(last):
         message = f"{text!r} is no range; write A..B, as in 1..200"
+        raise ValueError(message)
+    if int(last) - int(first) >= SEEDS_MAX:
+        message = f"{text!r} is more than {SEEDS_MAX} seeds; give a shorter range"
         raise ValueError(message)
     return list(range(int(first), int(last) + 1))
 

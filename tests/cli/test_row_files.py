@@ -439,3 +439,23 @@ def test_parquet_column_of_expiries_is_of_moments(
     assert run(monkeypatch, client, "import", "t", str(file)).exception is None
     [ttl] = client.ttls
     assert ttl == pytest.approx(1_000, abs=60)
+
+
+def test_two_exports_to_one_file_leave_the_whole_file_of_one(tmp_path: Path) -> None:
+    """Neither writes into what the other has begun."""
+    path = tmp_path / "rows.jsonl"
+
+    def first(to: Path) -> int:
+        to.write_text("first, half", encoding="utf-8")
+        assert row_files.in_place(path, second) == 2
+        with to.open("a", encoding="utf-8") as file:
+            file.write(" and half")
+        return 1
+
+    def second(to: Path) -> int:
+        to.write_text("second", encoding="utf-8")
+        return 2
+
+    assert row_files.in_place(path, first) == 1
+    assert path.read_text(encoding="utf-8") == "first, half and half"
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.jsonl"]

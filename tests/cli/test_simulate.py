@@ -132,3 +132,10 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(arguments: tuple[str, ...], t
     result = invoke(*arguments)
     assert told in result.output
     assert result.exit_code == 2
+
+
+def test_range_of_more_seeds_than_anybody_runs_is_refused() -> None:
+    """It would be held in memory as a whole."""
+    result = invoke("--seeds", "1..99999999999999999999")
+    assert result.exit_code == 2
+    assert "more than 1000000 seeds; give a shorter range" in result.output

@@ -198,7 +198,10 @@ class Discovery:
 
     def _known_tables(self) -> str:
         """The tables there are, the first of many."""
-        names = [info.name for info in self._topology.tables()]
+        names = [
+            info.name if not info.machine else f"{info.name} (a channel set)"
+            for info in self._topology.tables()
+        ]
         if not names:
             return "there are none"
         more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
