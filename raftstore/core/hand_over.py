@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from raftstore.core.effects import HandOverFailed, StepDown, TransferLeadership
 from raftstore.core.membership import is_open
 from raftstore.core.progress import Progress
-from raftstore.core.sequencer import Sequencer
+from raftstore.core.sequencer import Sequencer, answer_held
 from raftstore.core.state import ChannelState
 from raftstore.protocol.replication import AskApplied
 from raftstore.types import NodeId, node_name
@@ -181,6 +181,7 @@ class HandOver:
                 self._is_asked = True
                 # Should it not take over, it is the last one to be asked again.
                 self._candidates = (*(n for n in self._candidates if n != node), node)
+                state.refused.expect(state.now_ms)
                 state.emit(TransferLeadership(node))
                 break
         self._ask_applied()
@@ -286,13 +287,14 @@ class HandOver:
         self.advance()
 
     def _close(self) -> None:
-        self._is_closed = True
+        self._is_closed = self._sequencer.hands_over = True
         self._sequencer.refusal = (
             f"the leader hands its role to another replica ({self._reason}); retry"
         )
 
     def _reopen(self) -> None:
-        self._is_closed = False
+        self._is_closed = self._sequencer.hands_over = False
+        answer_held(self._state, self._state.refused.take_all())
         self._sequencer.refusal = self._state.storage_stalled or self.standing_refusal
 
     def _arm(self) -> None:

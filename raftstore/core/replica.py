@@ -46,7 +46,7 @@ from raftstore.core.payload_repair import give_payloads
 from raftstore.core.pending import PayloadRoom, PendingPayloads
 from raftstore.core.progress import ProgressView
 from raftstore.core.proof_requests import ProofRequests
-from raftstore.core.sequencer import oversized, refuse_not_leader, reject
+from raftstore.core.sequencer import answer_held, oversized, refuse_not_leader, reject
 from raftstore.core.state import ChannelState
 from raftstore.core.statistics import CatchUpView, ReplicaStatistics
 from raftstore.core.write_outcome import WriteOutcomeFound, write_outcome_of
@@ -157,9 +157,9 @@ class Replica(MemberViews, ChainViews):
         if self._state.halted is not None:
             return None
         due = (self._leader or self._follower).next_deadline_ms()
-        other = self._payloads.next_ms
-        if other is not None and (due is None or other < due):
-            due = other
+        for other in (self._payloads.next_ms, self._state.refused.due_ms):
+            if other is not None and (due is None or other < due):
+                due = other
         if self._state.doubt is not None:
             other = self._state.doubt.due_ms
             due = other if due is None else min(due, other)
@@ -283,6 +283,7 @@ class Replica(MemberViews, ChainViews):
 
     def _on_timer(self) -> None:
         self._payloads.expire(self._state.now_ms)
+        answer_held(self._state, self._state.refused.take_overdue(self._state.now_ms))
         self._fresh.on_timer()
         if self._leader is not None:
             self._payloads.take_offers(self._state.now_ms)  # they were addressed to another leader
@@ -368,6 +369,8 @@ class Replica(MemberViews, ChainViews):
             self._become_leader()
         else:
             self._become_follower()
+        if state.leader is not None:
+            answer_held(state, state.refused.take_all())
 
     def _give_up_role(self, event: RoleChanged) -> None:
         """Answer all waiting requests, then take over term, role and leader."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raftstore.config import PAYLOAD_BYTES_MAX, ROWS_PER_RECORD_MAX
@@ -10,6 +10,7 @@ from raftstore.core.chain import digest_of
 from raftstore.core.dedupe import Verdict, WrittenRecord
 from raftstore.core.effects import Reply
 from raftstore.core.pending import Waiter, WaitingPublishers
+from raftstore.core.refused_writes import HeldRefusal, RefusedAttempt
 from raftstore.core.state import ChannelState
 from raftstore.core.write_outcome import Fence
 from raftstore.errors import (
@@ -66,7 +67,11 @@ PUBLISHED_KINDS = frozenset(
 
 
 def reject(
-    state: ChannelState, client: int, asked: PubMsg | Waiter, error: type[RequestError], text: str
+    state: ChannelState,
+    client: int,
+    asked: PubMsg | Waiter | RefusedAttempt,
+    error: type[RequestError],
+    text: str,
 ) -> None:
     """Answer a publisher with an error; ``asked`` says which attempt is answered."""
     message = PubReject(
@@ -92,7 +97,22 @@ def refuse_not_leader(state: ChannelState, client: int, message: PubMsg) -> None
         reject(state, client, message, LeadershipLostError, text)
         return
     text = f"this node does not lead term {message.term} (the channel is at term {state.term})"
-    reject(state, client, message, NotLeaderError, text)
+    if state.leader is None and state.refused.is_expected(state.now_ms):
+        _hold(state, client, message, Refusal(NotLeaderError, text))
+    else:
+        reject(state, client, message, NotLeaderError, text)
+
+
+def _hold(state: ChannelState, client: int, message: PubMsg, refusal: Refusal) -> None:
+    attempt = RefusedAttempt(message.guid, message.attempt)
+    if not state.refused.hold(client, attempt, refusal, state.now_ms):
+        reject(state, client, message, *refusal)
+
+
+def answer_held(state: ChannelState, held: Iterable[HeldRefusal]) -> None:
+    """Answer publishers who waited for the name of the next leader."""
+    for each in held:
+        reject(state, each.client, each.asked, *each.refusal)
 
 
 def oversized(message: PubMsg) -> Refusal | None:
@@ -129,6 +149,8 @@ class Sequencer:
         self.fence = Fence()
         self.refusal: str | None = None
         """Why no new write is accepted now (S9); None while they are."""
+        self.hands_over = False
+        """That is because another replica is about to lead."""
 
     # --- a publish arrives ------------------------------------------------------------------------
 
@@ -165,7 +187,10 @@ class Sequencer:
                     f"the leader remembers {REFUSED_MAX} refused writes, which is its limit; retry"
                 )
                 refusal = Refusal(ConnectionInDoubtError, text)
-            reject(state, client, message, *refusal)
+            if self.hands_over and refusal.text == self.refusal:
+                _hold(state, client, message, refusal)
+            else:
+                reject(state, client, message, *refusal)
             return None
         self._refused.pop(message.guid, None)  # from here on the log knows it
         return Record(

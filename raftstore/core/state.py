@@ -35,6 +35,7 @@ from raftstore.core.effects import (
 from raftstore.core.flapping import Flapping
 from raftstore.core.folds import Folds
 from raftstore.core.found_table import FOUND_TABLE, FoundTable
+from raftstore.core.refused_writes import RefusedWrites
 from raftstore.ports.log import Base, RecoveredChannel
 from raftstore.protocol.log_ends import LogEnd
 from raftstore.protocol.records import Record
@@ -132,6 +133,7 @@ class ChannelState:
         """Of the last MsgSyncRequest: no two have the same one, also not of two lives (S12)."""
         self.freshness = Freshness()
         self.flapping = Flapping()
+        self.refused = RefusedWrites()
         # Why it may not take part.
         self.recovering: History | None = found.recovering(recovered)
         # S5.6: writes this node may have sequenced as leader and that left its log again.

@@ -18,6 +18,7 @@ from raftstore import faults
 from raftstore.errors import (
     ERRORS_BY_CODE,
     ConfigError,
+    NotLeaderError,
     RequestError,
     TransportError,
     UnsupportedRequestError,
@@ -65,6 +66,8 @@ class Joining:
         """Where the leader of the metadata channel is said to be; empty: not known."""
         self._known: dict[str, None] = dict.fromkeys(token.seeds)
         self._why = "no node of it has answered yet"
+        self._is_leaders_why = False
+        """Who leads said so in this round: what the others say of themselves explains nothing."""
 
     async def wait_until_joined(self, stop: asyncio.Event) -> bool:
         """True when the store belongs to the cluster; False when asked to stop before.
@@ -78,11 +81,15 @@ class Joining:
                 "to go on with that, or give it another, empty --data-dir"
             )
         rounds = 0
+        reported = ""
         while not self._store.cluster_id and not stop.is_set():
             if await self._round():
                 break
-            if rounds % REPORT_EVERY_ROUNDS == 0:
+            if rounds % REPORT_EVERY_ROUNDS == 0 or (
+                self._is_leaders_why and self._why != reported
+            ):
                 logger.info("joining", extra=fields(waits_because=self._why))
+                reported = self._why
             rounds += 1
             with suppress(TimeoutError):
                 async with asyncio.timeout(ROUND_MS / 1000):
@@ -91,6 +98,7 @@ class Joining:
 
     async def _round(self) -> bool:
         """Ask every address that is known, the leader's first; True: the node has joined."""
+        self._is_leaders_why = False
         for address in dict.fromkeys(filter(None, (self._leader_at, *self._known))):
             answer = await self._ask(address)
             if isinstance(answer, JoinAccepted):
@@ -113,7 +121,7 @@ class Joining:
     def _judge(self, address: str, answer: Failed) -> None:
         """Note why it has to be asked again; ConfigError where that is of no use."""
         error = ERRORS_BY_CODE.get(answer.code, RequestError)
-        self._why = f"{address}: {answer.message}"
+        self._wait_because(f"{address}: {answer.message}", is_leaders=error is not NotLeaderError)
         if error is UnsupportedRequestError:
             raise ConfigError(
                 f"the node at {address} is of a version in which no node can join; upgrade the "
@@ -135,7 +143,7 @@ class Joining:
                 hello=client_hello(self._token.cluster_id, Purpose.OPERATOR),
             )
         except TransportError as error:
-            self._why = str(error)
+            self._wait_because(str(error))
             is_foreign = getattr(error, "code", None) == GoodbyeCode.WRONG_CLUSTER
             # Behind a learned address may be a node that joins itself, where another one was.
             if is_foreign and address in self._token.seeds:
@@ -147,7 +155,7 @@ class Joining:
         try:
             return await self._converse(conversation, connection, address)
         except TransportError as error:
-            self._why = str(error)
+            self._wait_because(str(error))
             return None
         finally:
             connection.close()
@@ -185,8 +193,13 @@ class Joining:
             await self._learn(conversation, connection)
         if isinstance(answer, (JoinAccepted, Failed)):
             return answer
-        self._why = f"{address} did not answer within {ANSWER_MS} ms"
+        self._wait_because(f"{address} did not answer within {ANSWER_MS} ms")
         return None
+
+    def _wait_because(self, why: str, *, is_leaders: bool = False) -> None:
+        """Keep the reason to report: the leader's own, if it has one."""
+        if not self._is_leaders_why:
+            self._why, self._is_leaders_why = why, is_leaders
 
     async def _learn(self, conversation: _Conversation, connection: ClientConnection) -> None:
         """Where the other nodes are, and who leads."""

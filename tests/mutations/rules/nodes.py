@@ -74,6 +74,15 @@ NODE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "M28-waits",
+        "A node that joins reports that others do not lead, and not why the leader has it wait.",
+        Edit("Joining._wait_because", "not self._is_leaders_why", "True"),
+        directed(
+            "tests/unit/node/test_joining.py::test_"
+            "log_has_the_leaders_reason_and_not_that_others_do_not_lead"
+        ),
+    ),
+    mutation(
         "M28-address",
         "A node joins at the address of another one that is up.",
         Edit("NodeCommands._why_not_here", "self._is_up(other)", "False"),

@@ -41,6 +41,42 @@ STANDBY_RULES: tuple[Mutation, ...] = (
         directed(HAND_OVER + "target_that_gets_equal_after_the_commit_is_asked_at_once"),
     ),
     mutation(
+        "S9-successor",
+        "A refused write does not name the leader that its publisher could go to a moment later.",
+        Edit(
+            "Sequencer.admit",
+            "self.hands_over and refusal.text == self.refusal",
+            "False",
+        ),
+        directed(HAND_OVER + "refused_write_is_answered_with_the_name_of_the_successor"),
+    ),
+    mutation(
+        "S9-between-leaders",
+        "A leader that has handed over sends publishers away before it knows where to.",
+        Edit("refuse_not_leader", "state.refused.is_expected(state.now_ms)", "False"),
+        directed(HAND_OVER + "refused_write_is_answered_with_the_name_of_the_successor"),
+    ),
+    mutation(
+        "S9-no-successor",
+        "Refused writes wait for a leader without end where none is expected.",
+        Edit("RefusedWrites.is_expected", "now_ms < self._expected_until_ms", "True"),
+        directed(
+            HAND_OVER + "write_at_a_leader_that_was_deposed_without_a_word_is_refused_at_once"
+        ),
+    ),
+    mutation(
+        "S9-refused-in-time",
+        "A refused write is not answered while nobody takes over.",
+        Edit("RefusedWrites.due_ms", "self._held[0].due_ms if self._held else None", "None"),
+        directed(HAND_OVER + "refused_writes_that_wait_have_a_deadline"),
+    ),
+    mutation(
+        "S9-refused-bound",
+        "Any number of refused writes wait.",
+        Edit("RefusedWrites.hold", "len(self._held) >= HELD_MAX", "False"),
+        directed(HAND_OVER + "refused_writes_that_wait_are_bounded"),
+    ),
+    mutation(
         "S9-ending-node",
         "A node that stops waits for the tables of others until it is killed.",
         Edit("HandOver.on_timer", "self._needs_applied = False", "pass"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from raftstore.config import ReplicationSettings
 from raftstore.core.effects import Effect, HandOverFailed, SendIfKnown, StepDown, TransferLeadership
 from raftstore.core.events import Applied, HandOverRequested, RoleChanged, StorageStalled
+from raftstore.core.refused_writes import HELD_MAX, HELD_MS
 from raftstore.protocol.publish import PubAck
 from raftstore.protocol.replication import AskApplied, CommitNotice, StoreAck
 from raftstore.types import ChannelConfig, NodeId, Role, Seq, Term
@@ -38,8 +39,7 @@ def test_leader_stops_accepting_and_waits_until_the_target_is_equal() -> None:
     bench = leading()
     bench.publish(1)
     assert bench.of(TransferLeadership, bench.do(HandOverRequested(N2, "drain"))) == []
-    ((_, refused),) = bench.replies(bench.publish(2))
-    assert refused.code == "unavailable"
+    assert not bench.appended(bench.publish(2))
     bench.persist()
     effects = acked(bench)
     assert bench.of(TransferLeadership, effects) == [TransferLeadership(N2)]
@@ -57,7 +57,8 @@ def test_leader_accepts_again_when_the_hand_over_times_out() -> None:
     bench = leading()
     acked(bench, N3, applied_seq=0)
     assert not bench.of(TransferLeadership, bench.do(HandOverRequested(N3, "drain")))
-    assert bench.replies(bench.publish(1))[0][1].code == "unavailable"
+    bench.publish(1)
+    assert bench.replies(bench.wait(HELD_MS))[0][1].code == "unavailable"
     (failed,) = bench.of(HandOverFailed, bench.wait(1_000))
     assert "n3 has 1 rows to apply" in failed.reason
     bench.publish(2)
@@ -161,9 +162,11 @@ def test_node_that_stops_asks_the_next_voter_when_one_does_not_take_over() -> No
     (failed,) = bench.of(HandOverFailed, effects)
     assert failed.was_asked
     assert bench.of(TransferLeadership, effects) == [TransferLeadership(N3)]
-    ((_, refused),) = bench.replies(bench.publish(1))
-    assert refused.code == "unavailable"
-    assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N2)]
+    bench.publish(1)
+    assert not bench.appended()
+    effects = bench.wait(1_000)
+    assert bench.replies(effects)[0][1].code == "unavailable"
+    assert bench.of(TransferLeadership, effects) == [TransferLeadership(N2)]
 
 
 def test_node_that_stops_passes_over_a_voter_that_is_behind() -> None:
@@ -174,6 +177,85 @@ def test_node_that_stops_passes_over_a_voter_that_is_behind() -> None:
     bench.wait(1_000)
     acked(bench, N3)
     assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N3)]
+
+
+# --- what publishers are answered meanwhile -------------------------------------------------------
+
+
+def test_refused_write_is_answered_with_the_name_of_the_successor() -> None:
+    """S9: its publisher goes there at once, and asks nobody who leads."""
+    bench = leading()
+    bench.publish(1)
+    bench.do(HandOverRequested(N2, "drain"))
+    assert not bench.replies(bench.publish(2))
+    bench.persist()
+    assert bench.of(TransferLeadership, acked(bench)) == [TransferLeadership(N2)]
+    bench.do(RoleChanged(Term(2), Role.FOLLOWER, None))
+    assert not bench.replies(bench.publish(3)), "it does not lead any more, and knows nobody yet"
+    answers = [
+        answer for _, answer in bench.replies(bench.do(RoleChanged(Term(2), Role.FOLLOWER, N2)))
+    ]
+    assert [(each.code, each.term, each.leader_hint) for each in answers] == [
+        ("unavailable", 2, N2),
+        ("not_leader", 2, N2),
+    ]
+    assert not bench.replies(bench.wait(HELD_MS))
+
+
+def test_refused_write_waits_for_no_successor_that_does_not_come() -> None:
+    """S9: within a bound, and not at all behind a hand-over that has failed."""
+    bench = leading()
+    bench.do(HandOverRequested(N2, "drain"))
+    bench.publish(1)
+    assert not bench.replies(bench.wait(HELD_MS - 1))
+    assert len(bench.replies(bench.wait(1))) == 1
+    quick = Bench(make_replica(settings=ReplicationSettings(hand_over_timeout_ms=HELD_MS // 2)))
+    quick.lead()
+    quick.persist()
+    acked(quick)
+    quick.do(HandOverRequested(N2, "drain"))
+    quick.publish(1)
+    assert len(quick.replies(quick.wait(HELD_MS // 2))) == 1
+
+
+def test_refused_writes_that_wait_have_a_deadline() -> None:
+    """The replica wakes up for the first of them, though nothing else is due."""
+    rare = ReplicationSettings(
+        commit_notice_interval_ms=10_000, resend_interval_ms=10_000, hand_over_timeout_ms=10_000
+    )
+    bench = Bench(make_replica(settings=rare))
+    bench.lead()
+    bench.persist()
+    acked(bench)
+    bench.do(HandOverRequested(N2, "drain"))
+    bench.publish(1)
+    due_ms = bench.now_ms + HELD_MS
+    assert bench.replica.next_deadline_ms() == due_ms
+    bench.wait(1)
+    bench.publish(2)
+    assert bench.replica.next_deadline_ms() == due_ms
+
+
+def test_write_at_a_leader_that_was_deposed_without_a_word_is_refused_at_once() -> None:
+    """Nobody knows when there is another one; its publisher had better ask around."""
+    bench = leading()
+    bench.do(RoleChanged(Term(2), Role.FOLLOWER, None))
+    assert bench.replies(bench.publish(1))[0][1].code == "not_leader"
+    asked = leading()
+    asked.do(HandOverRequested(N2, "drain"))
+    asked.do(RoleChanged(Term(2), Role.FOLLOWER, None))
+    asked.wait(HELD_MS)
+    assert asked.replies(asked.publish(1))[0][1].code == "not_leader"
+
+
+def test_refused_writes_that_wait_are_bounded() -> None:
+    """What a client makes a node hold has an end."""
+    bench = leading()
+    bench.do(HandOverRequested(N2, "drain"))
+    for counter in range(1, HELD_MAX + 1):
+        assert not bench.replies(bench.publish(counter))
+    assert len(bench.replies(bench.publish(HELD_MAX + 1))) == 1
+    assert len(bench.replies(bench.wait(HELD_MS))) == HELD_MAX
 
 
 # --- what the successor's table shows (FIP-20) ----------------------------------------------------
@@ -237,7 +319,7 @@ def test_writes_go_on_until_the_target_is_near() -> None:
     assert len(bench.appended(bench.publish(4))) == 1, "3 rows are to be applied there"
     bench.persist()
     acked(bench, applied_seq=3)
-    assert bench.replies(bench.publish(5))[0][1].code == "unavailable"
+    assert not bench.appended(bench.publish(5))
     assert bench.of(TransferLeadership, acked(bench)) == [TransferLeadership(N2)]
 
 
@@ -281,7 +363,7 @@ def test_node_that_stops_waits_for_no_table_twice() -> None:
     acked(bench, applied_seq=1)
     event = HandOverRequested(None, "stopping", keeps_trying=True)
     assert not bench.of(TransferLeadership, bench.do(event))
-    assert bench.replies(bench.publish(2))[0][1].code == "unavailable"
+    assert not bench.appended(bench.publish(2))
     assert bench.of(TransferLeadership, bench.wait(1_000)) == [TransferLeadership(N2)]
 
 

@@ -12,6 +12,7 @@ from raftstore.errors import ConfigError, ConnectionLostError
 from raftstore.node.bootstrap import joining
 from raftstore.node.bootstrap.birth import Members
 from raftstore.node.bootstrap.joining import Joining
+from raftstore.node.logs import fields
 from raftstore.protocol.admin import ChannelInfo, ClusterInfo, ClusterInfoAnswer, NodeInfo
 from raftstore.protocol.members import AskJoin, Join, JoinAccepted, JoinNonce
 from raftstore.protocol.message import Failed, Message
@@ -199,6 +200,21 @@ def test_refusal_that_stays_ends_the_node(
     with pytest.raises(ConfigError, match=told):
         join(monkeypatch, Cluster(n1=refuses(code, text)), store)
     assert store.joined == []
+
+
+def test_log_has_the_leaders_reason_and_not_that_others_do_not_lead(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A14: an operator reads there why a replacement waits; all nodes are asked in each round."""
+    waits = [refuses("unavailable", "n3 is up again")] * 3
+    cluster = Cluster(
+        n1=in_turn(*waits, accepts), n2=refuses("not_leader", "led by n1, ask there", N1)
+    )
+    with caplog.at_level("INFO", logger="raftstore.node"):
+        join(monkeypatch, cluster)
+    lines = [each for each in caplog.records if each.msg == "joining"]
+    expected = fields(waits_because="n1:1: n3 is up again")
+    assert [expected.items() <= vars(each).items() for each in lines] == [True]
 
 
 def test_token_of_another_cluster_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
