@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -53,6 +54,8 @@ IDLE_S: Final = 600.0
 ``read.scan_pin_life_ms``."""
 CAPTURES_MAX: Final = 200
 """States of a table that are opened until one and what is said of its writers belong together."""
+BASES_MAX: Final = 64
+"""Newest backups of a place that are looked at for one of the same tables."""
 PAUSE_MS_MAX: Final = 50
 """Between two of them, at another moment of the writers' own rhythm."""
 
@@ -84,8 +87,10 @@ def create_backup(
     place = Repository(url)
     now_ms = time.time_ns() // 1_000_000
     named, sets = _chosen(client, tables, channelsets)
+    infos = [*map(client.table_info, named), *map(client.channelset_info, sets)]
+    wanted = {info.uuid.hex() for info in infos}
     with creation(place) as claim:
-        base = None if full else _newest(place)
+        base = None if full else _newest(place, wanted)
         work = _Creation(client, place, base, again=full, progress=progress)
         taken = tuple(work.table(name) for name in named)
         of_sets = tuple(work.channelset(name) for name in sets)
@@ -134,13 +139,15 @@ def _chosen(
     return named, sets
 
 
-def _newest(place: Repository) -> Manifest | None:
-    """The newest backup that can be read: a damaged one is passed over, its files are not known."""
-    for backup_id in reversed(place.ids()):
-        try:
-            return place.manifest(backup_id)
-        except BackupError:
-            continue
+def _newest(place: Repository, wanted: Collection[str]) -> Manifest | None:
+    """The newest backup with any of these tables or channel sets that can be read: others are of
+    other ones, or of another cluster that uses the place; a damaged one is passed over, its files
+    are not known."""
+    for backup_id in reversed(place.ids()[-BASES_MAX:]):
+        with suppress(BackupError):
+            manifest = place.manifest(backup_id)
+            if any(each.uuid in wanted for each in (*manifest.tables, *manifest.sets)):
+                return manifest
     return None
 
 

@@ -74,6 +74,12 @@ def _files(manifest: Manifest) -> Iterator[DataFile]:
 def _others(place: Repository, chosen: Sequence[str]) -> list[Manifest]:
     """The backups that stay."""
     found = dict(place.manifests())
+    if renamed := place.renamed():
+        raise BackupError(
+            f"nothing was removed: {place.url}/backups/{renamed[0]} has a manifest and no id of a "
+            "backup as its name, so its files would go, too; give it back the name that the "
+            "manifest has as its id, or take it out of backups/"
+        )
     for backup in chosen:
         if backup not in found:
             known = ", ".join(found) or "none"

@@ -184,6 +184,12 @@ class Repository:
         named = sorted(name for name in found if BACKUP_ID.fullmatch(name))
         return [name for name in named if self.size(manifest_path(name)) is not None]
 
+    def renamed(self) -> list[str]:
+        """Return the names of folders with a manifest that are no ids: somebody renamed or copied a
+        backup, which cannot be used so, but still names its files."""
+        found = (name for name in self.names("backups") if not BACKUP_ID.fullmatch(name))
+        return sorted(name for name in found if self.size(manifest_path(name)) is not None)
+
     def manifest(self, backup_id: str | None = None) -> Manifest:
         """Return the manifest of a backup; None: of the newest one."""
         if backup_id is None:

@@ -176,6 +176,25 @@ def test_unchanged_partition_is_not_read_again(tmp_path: Path) -> None:
     run(work)
 
 
+def test_backup_of_other_tables_is_no_base(tmp_path: Path) -> None:
+    """Clusters that share a place, and tables that are backed up in turn, stay incremental."""
+
+    def work(cluster: FakeCluster, client: Client) -> None:
+        client.create_table("u", key="id", partitions=1)
+        client.table("t").put_many([{"id": n} for n in range(9)])
+        first = backup.create_backup(client, str(tmp_path), tables=["t"])
+        other = backup.create_backup(client, str(tmp_path), tables=["u"])
+        assert other.base is None
+        for node in cluster.nodes.values():
+            node.reads.clear()
+        again = backup.create_backup(client, str(tmp_path), tables=["t"])
+        assert (again.base, again.new_bytes) == (first.id, 0)
+        reads = [read for node in cluster.nodes.values() for read in node.reads]
+        assert not [read for read in reads if isinstance(read, Scan) and read.pin]
+
+    run(work)
+
+
 def test_table_that_was_made_anew_takes_nothing_from_the_base(tmp_path: Path) -> None:
     """S0.8: positions of another table of the name say nothing."""
 

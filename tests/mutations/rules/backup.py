@@ -242,6 +242,18 @@ BACKUP_RULES: tuple[Mutation, ...] = (
         directed(REMOVING + "backup_that_cannot_be_read_keeps_all_files"),
     ),
     mutation(
+        "backup-rm-renamed",
+        "A backup whose folder was renamed loses its files with the next removal.",
+        Edit("_others", "place.renamed()", "()"),
+        directed(REMOVING + "renamed_backup_keeps_all_files_until_it_is_taken_away"),
+    ),
+    mutation(
+        "backup-base-of-others",
+        "Where two clusters use a place, each reads everything again at every backup.",
+        Edit("_newest", "any(table.uuid in tables for table in manifest.tables)", "True"),
+        directed(CLIENT + "backup_of_other_tables_is_no_base"),
+    ),
+    mutation(
         "backup-rm-creation",
         "Files are removed while a backup is made that counts on them.",
         Edit("removal", '("create", "rm")', '("rm",)'),

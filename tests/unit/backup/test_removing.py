@@ -100,6 +100,19 @@ def test_backup_that_cannot_be_read_keeps_all_files(place: Repository) -> None:
     assert contents(place) == {b"12", b"23", b"1", b"3"}
 
 
+def test_renamed_backup_keeps_all_files_until_it_is_taken_away(place: Repository) -> None:
+    """It is in no list, and somebody meant to keep it."""
+    place.write("backups/keep-this/manifest.json", place.read(manifest_path(SECOND)))
+    place.remove_manifest(SECOND)
+    for chosen in ([FIRST], []):
+        with pytest.raises(BackupError, match="backups/keep-this has a manifest and no id"):
+            remove_backups(place.url, chosen)
+    assert (place.ids(), len(contents(place))) == ([FIRST, THIRD], 5)
+    place.remove("backups/keep-this/manifest.json")
+    remove_backups(place.url)
+    assert contents(place) == {b"12", b"23", b"1", b"3"}
+
+
 def test_removal_that_was_stopped_is_finished_by_the_next_one(
     place: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
