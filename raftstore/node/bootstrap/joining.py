@@ -41,6 +41,10 @@ ROUND_MS: Final = 500
 CONNECT_MS: Final = 1_000
 ANSWER_MS: Final = 5_000
 """Longest time that the leader may take to have the node entered."""
+REFUSED_ROUNDS: Final = 4
+"""A refusal is for good when it is given in so many rounds in a row: within less, a leader that was
+deposed may not know that it was (``election.quorum_contact_ms``), nor the ticket that its successor
+has made."""
 REPORT_EVERY_ROUNDS: Final = 10
 """A log line says so often why it is not done yet."""
 
@@ -66,6 +70,8 @@ class Joining:
         """Where the leader of the metadata channel is said to be; empty: not known."""
         self._known: dict[str, None] = dict.fromkeys(token.seeds)
         self._why = "no node of it has answered yet"
+        self._refused_rounds = 0
+        """The last rounds in which it was refused."""
         self._is_leaders_why = False
         """Who leads said so in this round: what the others say of themselves explains nothing."""
 
@@ -99,13 +105,17 @@ class Joining:
     async def _round(self) -> bool:
         """Ask every address that is known, the leader's first; True: the node has joined."""
         self._is_leaders_why = False
+        refusal = ""
         for address in dict.fromkeys(filter(None, (self._leader_at, *self._known))):
             answer = await self._ask(address)
             if isinstance(answer, JoinAccepted):
                 self._accept(answer)
                 return True
             if answer is not None:
-                self._judge(address, answer)
+                refusal = self._judge(address, answer) or refusal
+        self._refused_rounds = self._refused_rounds + 1 if refusal else 0
+        if self._refused_rounds == REFUSED_ROUNDS:
+            raise ConfigError(f"the cluster does not take this node in: {refusal}")
         return False
 
     def _accept(self, answer: JoinAccepted) -> None:
@@ -118,8 +128,9 @@ class Joining:
             extra=fields(cluster=self._token.cluster_id.hex(), number=answer.number),
         )
 
-    def _judge(self, address: str, answer: Failed) -> None:
-        """Note why it has to be asked again; ConfigError where that is of no use."""
+    def _judge(self, address: str, answer: Failed) -> str:
+        """Note why it has to be asked again; the reason where it seems that that is of no use, and
+        ConfigError where it certainly is."""
         error = ERRORS_BY_CODE.get(answer.code, RequestError)
         self._wait_because(f"{address}: {answer.message}", is_leaders=error is not NotLeaderError)
         if error is UnsupportedRequestError:
@@ -127,9 +138,8 @@ class Joining:
                 f"the node at {address} is of a version in which no node can join; upgrade the "
                 "nodes of the cluster first"
             )
-        if error.retriable or error.outcome is Outcome.UNKNOWN:
-            return
-        raise ConfigError(f"the cluster does not take this node in: {answer.message}")
+        is_passing = error.retriable or error.outcome is Outcome.UNKNOWN
+        return "" if is_passing else answer.message
 
     async def _ask(self, address: str) -> JoinAccepted | Failed | None:
         """Ask one node; None: it did not answer."""

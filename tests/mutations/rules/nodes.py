@@ -74,6 +74,15 @@ NODE_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "M28-deposed",
+        "A node that joins gives up by the word of a leader that was deposed.",
+        Edit("Joining._round", "self._refused_rounds == REFUSED_ROUNDS", "refusal"),
+        directed(
+            "tests/unit/node/test_joining.py::test_"
+            "refusal_of_a_leader_that_was_deposed_ends_nothing"
+        ),
+    ),
+    mutation(
         "M28-waits",
         "A node that joins reports that others do not lead, and not why the leader has it wait.",
         Edit("Joining._wait_because", "not self._is_leaders_why", "True"),

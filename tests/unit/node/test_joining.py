@@ -217,6 +217,16 @@ def test_log_has_the_leaders_reason_and_not_that_others_do_not_lead(
     assert [expected.items() <= vars(each).items() for each in lines] == [True]
 
 
+def test_refusal_of_a_leader_that_was_deposed_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot know a ticket that its successor made, nor for a moment that it has one."""
+    deposed = [refuses("join_refused", "no such ticket")] * (joining.REFUSED_ROUNDS - 1)
+    cluster = Cluster(
+        n1=in_turn(*deposed, refuses("not_leader", "ask there", N2)),
+        n2=in_turn(*[refuses("unavailable", "no leader now")] * joining.REFUSED_ROUNDS, accepts),
+    )
+    assert join(monkeypatch, cluster).cluster_id == CLUSTER
+
+
 def test_token_of_another_cluster_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address may have been given to another cluster since."""
     cluster = Cluster(n1=accepts)
