@@ -21,7 +21,7 @@ publishers ask around by themselves after ``ClientSettings.suspect_ms``."""
 
 
 class RefusedAttempt(NamedTuple):
-    """An attempt at a write, as its answer names it."""
+    """The attempt at a write that an answer names."""
 
     guid: Guid
     attempt: int
@@ -64,14 +64,14 @@ class RefusedWrites:
         return True
 
     def take_all(self) -> tuple[HeldRefusal, ...]:
-        """Those that wait: there is a leader, or this one stays."""
+        """Return and forget all held answers: there is a leader, or this one stays."""
         self._expected_until_ms = 0
         held = tuple(self._held)
         self._held.clear()
         return held
 
     def take_overdue(self, now_ms: int) -> list[HeldRefusal]:
-        """Those that have waited long enough."""
+        """Return and forget the answers that have waited long enough."""
         found: list[HeldRefusal] = []
         while self._held and self._held[0].due_ms <= now_ms:
             found.append(self._held.popleft())

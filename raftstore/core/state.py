@@ -132,8 +132,7 @@ class ChannelState:
         self.sync_request_id = 0
         """Of the last MsgSyncRequest: no two have the same one, also not of two lives (S12)."""
         self.freshness = Freshness()
-        self.flapping = Flapping()
-        self.refused = RefusedWrites()
+        self.flapping, self.refused = Flapping(), RefusedWrites()
         # Why it may not take part.
         self.recovering: History | None = found.recovering(recovered)
         # S5.6: writes this node may have sequenced as leader and that left its log again.

@@ -75,7 +75,7 @@ NODE_RULES: tuple[Mutation, ...] = (
     ),
     mutation(
         "M28-deposed",
-        "A node that joins gives up by the word of a leader that was deposed.",
+        "A node that joins gives up for the refusal of a leader that was deposed.",
         Edit("Joining._round", "self._refused_rounds == REFUSED_ROUNDS", "refusal"),
         directed(
             "tests/unit/node/test_joining.py::test_"

@@ -237,7 +237,7 @@ def test_refused_writes_that_wait_have_a_deadline() -> None:
 
 
 def test_write_at_a_leader_that_was_deposed_without_a_word_is_refused_at_once() -> None:
-    """Nobody knows when there is another one; its publisher had better ask around."""
+    """The next leader is unknown here, and for how long: its publisher had better ask around."""
     bench = leading()
     bench.do(RoleChanged(Term(2), Role.FOLLOWER, None))
     assert bench.replies(bench.publish(1))[0][1].code == "not_leader"
@@ -249,7 +249,7 @@ def test_write_at_a_leader_that_was_deposed_without_a_word_is_refused_at_once() 
 
 
 def test_refused_writes_that_wait_are_bounded() -> None:
-    """What a client makes a node hold has an end."""
+    """A client makes a node hold so many answers at most."""
     bench = leading()
     bench.do(HandOverRequested(N2, "drain"))
     for counter in range(1, HELD_MAX + 1):
