@@ -20,6 +20,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from raftstore.core.batches import BATCH_KINDS, NOT_REPORTED, mark_of
+from raftstore.core.quorum import quorum_ms
 from raftstore.core.replica import Replica
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.protocol.lifetimes import WITHOUT_TTL, decode_expire, decode_with_ttl
@@ -200,6 +201,8 @@ class Oracle:
         self.clocks_ahead_ms = 0.0
         """So far the clocks of more than one node have been ahead at once: rows may expire by
         them."""
+        self._ahead_ms: dict[NodeId, int] = {}
+        """How far a node's clock was ahead at most: where few voters are left, it decides."""
 
     def _has_just_lost(self, channel: ChannelId) -> bool:
         """Answers on their way to clients may be of records that were lost."""
@@ -223,6 +226,10 @@ class Oracle:
         for ends in (self.acknowledged_end, self._shown_end):
             if channel in ends:
                 ends[channel] = min(ends[channel], end)
+
+    def note_clock(self, node: NodeId, ahead_ms: float) -> None:
+        """A node's wall clock is ahead from now on; what it showed before may still be believed."""
+        self._ahead_ms[node] = max(self._ahead_ms.get(node, 0), int(ahead_ms))
 
     def truth(self, channel: ChannelId) -> _ChannelTruth:
         """The committed history of a channel as observed so far."""
@@ -479,7 +486,9 @@ class Oracle:
         """S10: no leader states a time that the clocks of a quorum are far from."""
         until_ms, _ = decode_expire(record.payload)
         ahead_ms = until_ms - (WALL_START_MS + self._now_ms())
-        if ahead_ms > AHEAD_MS_MAX + self.clocks_ahead_ms:
+        configs = [each.config for each in runner.core.known_configs()]
+        wrong_ms = max(quorum_ms(config, self._ahead_ms) for config in configs)
+        if ahead_ms > AHEAD_MS_MAX + max(self.clocks_ahead_ms, wrong_ms):
             text = f"seq {record.last_seq} of {runner.name} tells a time {ahead_ms:.0f} ms ahead"
             self._fail("S10", text)
 

@@ -165,9 +165,11 @@ class Nemesis:
         return cluster.nodes[self._rng.choice(cluster.node_ids)]
 
     def _clock_jump(self) -> bool:
-        """Always the same node's wall clock: a quorum's are right."""
+        """Always the same node's wall clock, as long as it stays: a quorum's are right, unless few
+        voters are left."""
         node = self._cluster.nodes[self._cluster.node_ids[0]]
         was_ms, node.wall_offset_ms = node.wall_offset_ms, self._clock_rng.choice(CLOCK_OFFSETS_MS)
+        self._cluster.oracle.note_clock(node.node, node.wall_offset_ms)
         return node.wall_offset_ms != was_ms
 
     def _stop_some(self) -> bool:
