@@ -146,7 +146,8 @@ def _newest(place: Repository, wanted: Collection[str]) -> Manifest | None:
     for backup_id in reversed(place.ids()[-BASES_MAX:]):
         with suppress(BackupError):
             manifest = place.manifest(backup_id)
-            if any(each.uuid in wanted for each in (*manifest.tables, *manifest.sets)):
+            held = [table.uuid for table in manifest.tables] + [each.uuid for each in manifest.sets]
+            if any(uuid in wanted for uuid in held):
                 return manifest
     return None
 
