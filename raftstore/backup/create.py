@@ -87,7 +87,8 @@ def create_backup(
     place = Repository(url)
     now_ms = time.time_ns() // 1_000_000
     named, sets = _chosen(client, tables, channelsets)
-    infos = [*map(client.table_info, named), *map(client.channelset_info, sets)]
+    infos = [client.table_info(name) for name in named]
+    infos += [client.channelset_info(name) for name in sets]
     wanted = {info.uuid.hex() for info in infos}
     with creation(place) as claim:
         base = None if full else _newest(place, wanted)

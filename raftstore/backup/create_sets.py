@@ -35,11 +35,12 @@ from raftstore.protocol.machine_restore import RestoredCommand
 from raftstore.protocol.replica_checks import ROW_ENTRY
 from raftstore.rows.sealing import unseal
 from raftstore.state_machines.machine_origin import MachineOrigin
-from raftstore.state_machines.machine_state import JournalEntry, MachineHead
+from raftstore.state_machines.machine_state import JournalEntry, LimitsInForce, MachineHead
 from raftstore.state_machines.state_keys import (
     JOURNAL,
     MACHINE_CHUNKS,
     MACHINE_HEAD,
+    MACHINE_LIMITS,
     MACHINE_ORIGIN,
     unpacked,
 )
@@ -128,6 +129,7 @@ class SetCreation:
     ) -> StateBackup:
         head = _one(state, pinned, MACHINE_HEAD, MachineHead) or MachineHead(info.machine_version)
         origin = _one(state, pinned, MACHINE_ORIGIN, MachineOrigin) or MachineOrigin(b"")
+        limits = _one(state, pinned, MACHINE_LIMITS, LimitsInForce) or LimitsInForce()
         of = f"{info.name}/{number}"
         rows = self._files(
             ((key[1:], sealed) for key, sealed in _all(state, pinned, ROW_ENTRY)),
@@ -164,6 +166,8 @@ class SetCreation:
             rows=rows,
             chunks=chunks,
             journal=journal,
+            limits=limits.number,
+            limits_behind=limits.behind,
         )
 
     def _files(

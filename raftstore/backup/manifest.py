@@ -130,6 +130,10 @@ class StateBackup(msgspec.Struct, frozen=True):
     """The snapshot of a machine in memory, by number."""
     journal: tuple[DataFile, ...]
     """Commands of a machine in memory since its snapshot, by seq."""
+    limits: Small31 = 0
+    """Limits of commands that were in force; 0: none that came into force."""
+    limits_behind: Seq = Seq(0)
+    """Behind which seq they were, as the machine was given it."""
 
     @property
     def files(self) -> tuple[DataFile, ...]:

@@ -206,6 +206,8 @@ def head_of(source: StateBackup) -> RestoredHead:
         rows=sum(file.rows for file in source.rows),
         chunks=sum(file.rows for file in source.chunks),
         journal=sum(file.rows for file in source.journal),
+        limits=source.limits,
+        limits_behind=source.limits_behind,
     )
 
 

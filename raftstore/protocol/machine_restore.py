@@ -57,6 +57,10 @@ class RestoredHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Keys of the state in all portions, as the next two count what else is in them."""
     chunks: Count63
     journal: Count63
+    limits: Small31 = 0
+    """Limits of commands that were in force at the source; 0: none that came into force."""
+    limits_behind: Seq = Seq(0)
+    """Behind which seq they were, as the machine was given it."""
 
 
 class RestorePortion(msgspec.Struct, frozen=True, array_like=True, gc=False):

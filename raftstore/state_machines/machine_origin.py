@@ -18,11 +18,13 @@ import msgspec
 from msgspec.structs import replace
 
 from raftstore.protocol.machine_restore import RestoredCommand, RestoredHead, RestorePortion
+from raftstore.protocol.machines import LIMITS
 from raftstore.protocol.records import Record
 from raftstore.record_machine import ApplyResult, KeptResult, StateReader
-from raftstore.state_machines.machine_state import JournalEntry, MachineHead
+from raftstore.state_machines.machine_state import JournalEntry, LimitsInForce, MachineHead
 from raftstore.state_machines.state_keys import (
     MACHINE_HEAD,
+    MACHINE_LIMITS,
     MACHINE_ORIGIN,
     journal_key,
     machine_chunk_key,
@@ -99,6 +101,15 @@ def apply_portion(portion: RestorePortion, record: Record, state: StateReader) -
                 f"the portions hold {there} keys, chunks and commands, and the last one says "
                 f"{counted}"
             )
+        if head.limits > LIMITS:
+            return _refused(
+                f"limits {head.limits} of commands were in force at the source, the version here "
+                f"knows those up to {LIMITS}; restore it with a newer raftstore"
+            )
+        if head.limits:
+            # Commands of its journal are applied again as they were at the source.
+            in_force = LimitsInForce(head.limits, head.limits_behind)
+            beside.append((MACHINE_LIMITS, packed(in_force)))
         end = packed(result)
         grown = replace(
             grown, end_seq=record.last_seq, seq_base=head.seq_base, term_base=head.term_base
@@ -121,11 +132,16 @@ def as_the_machine_sees(record: Record, origin: MachineOrigin | None, head: Mach
     """The command with the seq, term and time that the machine is given."""
     if origin is None:
         return record
-    seq = Seq(record.last_seq + origin.seq_base)
+    seq = seen_seq(record.last_seq, origin)
     return Record(
         Term(record.term + origin.term_base), seq, 1, record.guid,
         max(record.timestamp_ms, head.time_ms), b"", record.kind, record.payload,
     )  # fmt: skip
+
+
+def seen_seq(seq: Seq, origin: MachineOrigin | None) -> Seq:
+    """A seq of the log as the machine is given it."""
+    return seq if origin is None else Seq(seq + origin.seq_base)
 
 
 def _counts(head: RestoredHead) -> tuple[int, int, int]:

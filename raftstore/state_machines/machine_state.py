@@ -53,8 +53,8 @@ class MachineHead(msgspec.Struct, frozen=True):
 
 
 class LimitsInForce(msgspec.Struct, frozen=True, array_like=True):
-    """Which limits of commands are in force, and behind which seq; not in the head, which older
-    versions write as they know it."""
+    """Which limits of commands are in force, and behind which seq, as the machine is given it; not
+    in the head, which older versions write as they know it."""
 
     number: Small31 = 0
     behind: Seq = Seq(0)

@@ -69,6 +69,7 @@ from raftstore.state_machines.machine_origin import (
     as_the_machine_sees,
     kept_of_portion,
     read_origin,
+    seen_seq,
 )
 from raftstore.state_machines.machine_state import (
     SCANNED_AT_ONCE,
@@ -317,24 +318,27 @@ class UserMachine(CommandMachine):
             raise _FailedError(text) from error
 
     def _is_limited(self, seq: Seq) -> bool:
-        """Whether the limits of 1 were in force for the command at a seq: its place in the log
-        decides, wherever and whenever it is applied."""
+        """Whether the limits of 1 were in force for the command at a seq, as the machine is given
+        it: its place in the log decides, wherever and whenever it is applied. One of a backup has
+        its place in the source's."""
         return self._limits.number > 0 and seq > self._limits.behind
 
     def _run(
         self,
         machine: UserStateMachine,
-        record: Record,
+        seen: Record,
         state: CommandState | NoState,
         version: int,
+        record: Record | None = None,
     ) -> KeptResult:
-        """Have the machine apply a command. Raises _FailedError, or StorageError of a read."""
-        self.at_work = record
+        """Have the machine apply a command, as it is given it. Raises _FailedError, or StorageError
+        of a read. ``record``: the command as the log has it."""
+        self.at_work = record or seen
         try:
-            if self._is_limited(record.last_seq):
-                return self._apply(machine, record, state, version)
+            if self._is_limited(seen.last_seq):
+                return self._apply(machine, seen, state, version)
             with any_depth():
-                return self._apply(machine, record, state, version)
+                return self._apply(machine, seen, state, version)
         finally:
             self.at_work = None
 
@@ -399,7 +403,7 @@ class UserMachine(CommandMachine):
         so are all behind, for they come in the order in which they were begun."""
         seq, in_memory = record.last_seq, isinstance(machine, MemoryMachine)
         seen = as_the_machine_sees(record, self._origin, head)
-        bytes_max = COMMAND_WRITE_BYTES_MAX if self._is_limited(seq) else UNBOUNDED
+        bytes_max = COMMAND_WRITE_BYTES_MAX if self._is_limited(seen.last_seq) else UNBOUNDED
         changes = NoState() if in_memory else CommandState(view, bytes_max)
         if seq in self._skips:
             kept = KeptResult(
@@ -408,7 +412,7 @@ class UserMachine(CommandMachine):
         elif room is not None and room.left < 0:
             kept = CROWDED
         else:
-            kept = self._run(machine, seen, changes, head.version)
+            kept = self._run(machine, seen, changes, head.version, record)
             if room is not None and isinstance(changes, CommandState) and not kept.is_rejected:
                 room.left -= changes.bytes
                 kept = CROWDED if room.left < 0 else kept
@@ -432,7 +436,7 @@ class UserMachine(CommandMachine):
     def _commands(self, machine: UserStateMachine, record: Record, view: RecordView) -> ApplyResult:
         """One after the other, each as if it had a record of its own; written together, or none."""
         over, ends, skips = ViewOver(view), [], set(self._skips)
-        room = _Room() if self._is_limited(record.last_seq) else None
+        room = _Room() if self._is_limited(seen_seq(record.last_seq, self._origin)) else None
         for each in commands_in(record):
             assert self._head is not None, "a command is applied before the head is known"
             try:
@@ -506,7 +510,7 @@ class UserMachine(CommandMachine):
         if number > LIMITS:
             text = f"limits {number} of commands come into force, and this version of raftstore"
             return ApplyResult((), failure=f"{text} knows {LIMITS}; install a newer one")
-        self._limits = LimitsInForce(number, record.last_seq)
+        self._limits = LimitsInForce(number, seen_seq(record.last_seq, self._origin))
         return ApplyResult((), state_writes=((MACHINE_LIMITS, packed(self._limits)),))
 
     def _ask(

@@ -232,6 +232,22 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(LIMITS + "a_machine_in_memory_applies_again_what_it_had_taken"),
     ),
     mutation(
+        "S13-limits-of-a-backup",
+        "Commands of a backup are applied again by limits that were not in force at its source.",
+        Edit("apply_portion", "beside.append((MACHINE_LIMITS, packed(in_force)))", "pass"),
+        directed(LIMITS + "commands_of_a_backup_are_applied_again_as_they_were_at_its_source"),
+    ),
+    mutation(
+        "S13-limits-shown",
+        "The place of limits is that of the log, and commands are judged by those of the machine.",
+        Edit(
+            "UserMachine._limit",
+            "seen_seq(record.last_seq, self._origin)",
+            "record.last_seq",
+        ),
+        directed(LIMITS + "commands_of_a_backup_are_applied_again_as_they_were_at_its_source"),
+    ),
+    mutation(
         "level-limits",
         "Limits of commands come into force while a node of the version before would stop at them.",
         Edit("MachineSteps._raise_limits", "self._of.refusal_of(kind) is not None", "False"),
@@ -248,7 +264,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "Commands that share a record write together as much as each of them may.",
         Edit(
             "UserMachine._commands",
-            "_Room() if self._is_limited(record.last_seq) else None",
+            "_Room() if self._is_limited(seen_seq(record.last_seq, self._origin)) else None",
             "None",
         ),
         directed(LIMITS + "commands_of_a_record_write_no_more_together_than_one_may"),

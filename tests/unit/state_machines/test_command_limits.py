@@ -17,11 +17,18 @@ from raftstore.machine import (
     StateMachine,
     codec,
 )
-from raftstore.protocol.machines import LIMITS, decode_limits, encode_limits
+from raftstore.protocol.machine_restore import (
+    RestoredCommand,
+    RestoredHead,
+    RestorePortion,
+    encode_portion,
+)
+from raftstore.protocol.machines import LIMITS, decode_limits, encode_command, encode_limits
 from raftstore.protocol.shared_commands import CROWDED_OUT
 from raftstore.record_machine import KeptResult
+from raftstore.state_machines.machine_state import kept_result
 from raftstore.testing import LocalMachine
-from raftstore.types import RecordKind
+from raftstore.types import Guid, RecordKind, Seq, Term
 from tests.machine_bench import MachineBench
 from tests.unit.state_machines.test_shared_commands import applied
 
@@ -227,7 +234,7 @@ def test_nonsense_names_no_limits(payload: bytes) -> None:
     """A client may send nothing that does."""
     with pytest.raises(DecodeError):
         decode_limits(payload)
-    with pytest.raises(DecodeError, match="takes commands, not records of kind 16"):
+    with pytest.raises(DecodeError, match="takes commands, not records of kind 17"):
         MachineBench(Writer).user.check(RecordKind.MACHINE_LIMITS, encode_limits(1), 1)
 
 
@@ -238,3 +245,45 @@ def test_the_test_kit_has_the_same_bound() -> None:
     with pytest.raises(raftstore.RejectedError, match="writes 16777220 bytes"):
         local.command("k", [*FULL, -1])
     local.command("k", FULL)
+
+
+DEEP = b"\x91" * 250 + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    ("limits", "behind", "counted"),
+    [(0, 0, b"3"), (1, 5, b"3"), (1, 4, b"2")],
+    ids=["none at the source", "behind the command", "in front of it"],
+)
+def test_commands_of_a_backup_are_applied_again_as_they_were_at_its_source(
+    limits: int, behind: int, counted: bytes
+) -> None:
+    """Their places are those of the source's log, and the limits that were in force there count,
+    also when others come into force here."""
+    journal = (
+        RestoredCommand(Seq(5), Term(3), 1_000, Guid(bytes(16)), 1, encode_command(b"k", DEEP)),
+        RestoredCommand(Seq(6), Term(3), 1_001, Guid(bytes(16)), 1, encode_command(b"k", b"\xc0")),
+    )
+    head = RestoredHead(
+        version=1, commands=2, time_ms=1_001, seq=Seq(6), seq_base=Seq(100), term_base=Term(9),
+        rows=0, chunks=0, journal=2, limits=limits, limits_behind=Seq(behind),
+    )  # fmt: skip
+    bench = MachineBench(Remembering, from_backup=True)
+    portion = encode_portion(RestorePortion(bytes(16), 0, journal=journal, head=head))
+    assert bench.apply(bench.record(RecordKind.MACHINE_RESTORE, portion)).failure is None
+    assert bench.user.limits_in_force(bench.state.get) == limits
+    bench.limit()
+    assert bench.command(DEEP).is_rejected
+    bench.restart()
+    assert bench.command(b"\xc0").result == counted
+
+
+def test_limits_that_are_not_known_here_restore_nothing() -> None:
+    """A backup of a newer version: its commands would end otherwise than they did."""
+    head = RestoredHead(1, 0, 0, Seq(0), Seq(0), Term(0), 0, 0, 0, LIMITS + 1)
+    bench = MachineBench(Remembering, from_backup=True)
+    portion = encode_portion(RestorePortion(bytes(16), 0, head=head))
+    answer = bench.apply(bench.record(RecordKind.MACHINE_RESTORE, portion)).answer
+    assert answer is not None
+    assert "restore it with a newer raftstore" in kept_result(answer).reason
+    assert not bench.user.is_whole(bench.state.get)

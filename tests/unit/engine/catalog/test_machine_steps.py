@@ -45,7 +45,9 @@ class Bench:
         self.too_new: Refusal | None = None
         """Why some node could not read the record."""
         self.answers: list[Any] = []
-        self.commands = SimpleNamespace(stop=MachineStop(STOP, NO_GUID, "oh"))
+        self.commands = SimpleNamespace(
+            stop=MachineStop(STOP, NO_GUID, "oh"), is_whole=True, watch=lambda _now: None
+        )
         self.runner: Any = SimpleNamespace(
             me=N1,
             name="c/0",

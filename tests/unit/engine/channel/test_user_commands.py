@@ -12,6 +12,7 @@ from raftstore.errors import Refusal, UnavailableError
 from raftstore.ports.machine import MachineStop
 from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.records import Record
+from raftstore.protocol.table_settings import TableSettings
 from raftstore.record_machine import QueryAtWork
 from raftstore.state_machines.witness import WitnessMachine
 from raftstore.types import Guid, NodeId, RecordKind, Seq, Term, channel_id, guid_text
@@ -115,6 +116,7 @@ def test_a_witness_that_leads_refuses_no_command_for_what_it_is(
 ) -> None:
     """W4: it sequences nothing, for the moment, which clients try again; a command that no such
     channel takes would be refused for good."""
-    judge = PublishJudge(WitnessMachine(), None, lambda _: None)
+    channel = SimpleNamespace(commands=None, table_settings=TableSettings())
+    judge = PublishJudge(WitnessMachine(), channel, lambda *_: None)
     message = PubMsg(CHANNEL, Term(1), NodeId("n1@00"), GUID, bytes(16), 1, kind, b"anything")
     assert judge.judged(message, refusal, is_client=True) is refusal
