@@ -152,7 +152,8 @@ class PullQueries:
         client = self._client(at)
         play(self._loop, self.cluster, client.learn(), QUERY_MS)
         router = client._channel_reads._engine.router
-        return router.candidates(self.channel, RoutingPolicy.of(spec_of(options), None))
+        with self._loop.running():
+            return router.candidates(self.channel, RoutingPolicy.of(spec_of(options), None))
 
     def query(
         self,

@@ -19,7 +19,9 @@ import raftstore
 from raftstore import aio
 from raftstore.client import blocking
 from raftstore.client.blocking.background_loop import BackgroundLoop
+from raftstore.client.blocking.machines import ChannelSetState
 from raftstore.client.blocking.snapshots import Snapshot
+from raftstore.client.machines.channel_set_state import AsyncChannelSetState
 from raftstore.client.scans.snapshots import AsyncSnapshot
 
 PAIRS: dict[type, type] = {
@@ -30,6 +32,7 @@ PAIRS: dict[type, type] = {
     raftstore.Stager: aio.AsyncStager,
     Snapshot: AsyncSnapshot,
     raftstore.ChannelSet: aio.AsyncChannelSet,
+    ChannelSetState: AsyncChannelSetState,
 }
 ASYNCIO_ONLY = {
     (aio.AsyncClient, "connect"): "raftstore.connect makes the blocking client",
@@ -77,7 +80,7 @@ def in_blocking_words(annotation: object) -> str:
     if not isinstance(annotation, str):  # of ``self``: there is none
         return ""
     text = re.sub(
-        r"\bAsync(Client|Table|ReadOnlyStore|BulkWriter|Stager|Snapshot|ChannelSet)\b",
+        r"\bAsync(Client|Table|ReadOnlyStore|BulkWriter|Stager|Snapshot|ChannelSetState|ChannelSet)\b",
         r"\1",
         annotation,
     )

@@ -45,6 +45,10 @@ class SchedulerLoop:
         """Never."""
         return False
 
+    def is_closed(self) -> bool:
+        """Never: it ends with its world."""
+        return False
+
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from raftstore.core.configs import ConfigEntry
 from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.lifetimes import encode_expire, encode_with_ttl
 from raftstore.protocol.payload import encode_conditional, encode_mark, encode_rows
@@ -23,6 +24,7 @@ from raftstore.testing.sim_clock import WALL_START_MS, DriftingClock, Scheduler
 from raftstore.testing.simulation import Simulation
 from raftstore.types import (
     NO_GUID,
+    ChannelConfig,
     Guid,
     NodeId,
     RecordKind,
@@ -86,6 +88,8 @@ class Replica:
 
         self.core.commit_seq = Seq(self.commit)
         self.core.is_recovering, self.core.base = False, EMPTY_BASE
+        config = ChannelConfig((tuple(NodeId(f"n{number}@00") for number in (1, 2, 3)),))
+        self.core.known_configs = lambda: (ConfigEntry(Seq(0), Term(0), config),)
         return SimpleNamespace(
             me=self.me,
             channel=CHANNEL,

@@ -62,8 +62,10 @@ class MachineCalls:
         )
 
     def channelset_state(self, name: str) -> AsyncChannelSetState:
-        """Return what gives the state of a channel set to a backup, and brings it back
-        (``raftstore.backup``)."""
+        """Return what gives the state of a channel set to a backup, and brings it back.
+
+        ``raftstore.backup`` uses it.
+        """
         return AsyncChannelSetState(
             text("name", name), self._context, self._admin, self._channel_reads, self._publisher
         )

@@ -123,8 +123,11 @@ class AsyncChannelSetState:
     async def create(
         self, definition: Mapping[str, Any], *, timeout: float | None = None
     ) -> TableInfo:
-        """Create the channel set as one that is being filled; ``definition``: the fields of
-        CreateTable, with the token in its settings and the versions that come back."""
+        """Create the channel set as one that is being filled.
+
+        ``definition``: the fields of CreateTable, with the token in its settings and the versions
+        that come back.
+        """
         deadline_ms = self._context.deadline_ms(timeout)
         return await self._admin.create_channelset(
             self.name, dict(definition), deadline_ms, if_not_exists=True
