@@ -107,8 +107,9 @@ def iterated(
 ) -> Iterator[Iterator[Any]]:
     """Pairs (or keys) of [start, stop) of a database or snapshot, checksums verified.
 
-    plyvel asks LevelDB for errors with each step, but not where the first finds nothing. A range
-    whose last rows are damaged would seem to be empty, so an empty one is asked for once more.
+    plyvel asks LevelDB for errors with each step that finds something, and not with one that does
+    not. A range whose last rows are damaged would seem to end before them, or to be empty, so the
+    end is asked for once more.
     """
     with source.iterator(
         start=start, stop=stop, include_value=include_value, verify_checksums=True, fill_cache=False
@@ -119,7 +120,14 @@ def iterated(
                 raw.seek(start)  # raises what LevelDB met there
             yield iter(())
         else:
-            yield chain((first,), found)
+            yield chain((first,), found, errors_at_end(found))
+
+
+def errors_at_end(found: Any) -> Iterator[Any]:
+    """Nothing, behind all that one of plyvel's iterators found; raises what LevelDB met there."""
+    with suppress(StopIteration):
+        found.prev()
+    yield from ()
 
 
 def keys_between(database: Any, start: bytes, stop: bytes) -> Iterator[bytes]:

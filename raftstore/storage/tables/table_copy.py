@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +29,7 @@ from raftstore.storage.tables.leveldb_database import (
     DatabaseShare,
     close_while_serving,
     create,
+    errors_at_end,
     open_checked,
     translate,
 )
@@ -123,7 +125,8 @@ class LevelDbCopy:
             if self._reading is None:
                 self._digest, self._position, self._last_key = CopyDigest(), EMPTY_HISTORY, b""
                 options = {"verify_checksums": True, "fill_cache": False}
-                self._reading = iter(self.source.iterator(**options))
+                found = self.source.iterator(**options)
+                self._reading = chain(found, errors_at_end(found))
             for key, value in self._reading:
                 keys.append(key)
                 values.append(value)

@@ -523,4 +523,14 @@ STORAGE_RULES: tuple[Mutation, ...] = (
             + "tables/test_damaged_ranges.py::test_read_of_damaged_rows_fails_and_tells_no_rows"
         ),
     ),
+    mutation(
+        "S0.4-damaged-end",
+        "A range whose last rows are in damaged blocks ends before them.",
+        Edit("errors_at_end", "found.prev()", "pass"),
+        directed(
+            UNIT
+            + "tables/test_damaged_ranges.py"
+            + "::test_range_whose_last_block_is_damaged_does_not_end_before_it"
+        ),
+    ),
 )

@@ -127,13 +127,23 @@ def test_copy_is_read_back_with_checksums_and_without_the_cache(copy: LevelDbCop
     """Damage must be found, and a large table must not drive out what readers need."""
     asked: list[dict[str, Any]] = []
 
+    class Nothing:
+        """An iterator of plyvel's that finds nothing, in either direction."""
+
+        def __iter__(self) -> Any:
+            return iter(())
+
+        def prev(self) -> None:
+            """Nothing is before, either."""
+            raise StopIteration
+
     class Source:
         """A database of nothing."""
 
-        def iterator(self, **options: Any) -> list[Any]:
+        def iterator(self, **options: Any) -> Nothing:
             """Note how it is read."""
             asked.append(options)
-            return []
+            return Nothing()
 
     copy.source = Source()
     assert copy.verify(1)
