@@ -2,8 +2,8 @@
 
 Three real nodes keep little of their logs, and are killed at the named places of what retention
 does: barriers, the floor of the log, merges of tables, and copies of a table by a replica that was
-away for longer than the logs reach back. In the end every acknowledged write must be there, and all
-replicas equal.
+away for longer than the logs reach back, at either side. In the end every acknowledged write must
+be there, and all replicas equal.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from raftstore.local_cluster import LocalCluster
 
 NAMES: Final = ("n1", "n2", "n3")
 TABLE: Final = "t"
-POINTS: Final = tuple(
-    name for name in FAILPOINTS if name.split(".")[0] in ("barrier", "floor", "merge", "copy")
-)
+PLACES: Final = ("barrier", "floor", "merge", "copy", "files")
+POINTS: Final = tuple(name for name in FAILPOINTS if name.split(".")[0] in PLACES)
 LITTLE: Final = {
     "RAFTSTORE_RETENTION_CHANNEL_BYTES": "1MiB",
     "RAFTSTORE_RETENTION_SLOW_REPLICA_BYTES": "64KiB",
@@ -86,22 +85,29 @@ class Trial:
 
     def die_at(self, point: str) -> None:
         """A node dies there, and comes back."""
-        victim = self._rng.choice(NAMES)
-        if point.startswith("copy."):
-            self._cluster.kill(victim)
+        victims = [self._rng.choice(NAMES)]
+        where = point.partition(".")[0]
+        away = victims[0]
+        if where in ("copy", "files"):
+            self._cluster.kill(away)
             for _ in range(AWAY_ROUNDS):
                 self.write()
-        self._order(victim, point)
-        if point.startswith("copy."):
-            self._cluster.start(victim)
+            if where == "files":  # who gives the table dies, and either of them may
+                victims = [name for name in NAMES if name != away]
+        for victim in victims:
+            self._order(victim, point)
+        if where in ("copy", "files"):
+            self._cluster.start(away)
         end = time.monotonic() + PATIENCE_S
-        while victim in self._cluster.running():
-            assert time.monotonic() < end, f"{victim} never passed {point}"
+        while set(victims) <= set(self._cluster.running()):
+            assert time.monotonic() < end, f"{victims} never passed {point}"
             self.write()
-            if point.startswith("merge."):
+            if where == "merge":
                 self.remove_others()
-        self._order(victim, "")
-        self._cluster.start(victim)
+        for victim in victims:
+            self._order(victim, "")
+        for victim in set(victims) - set(self._cluster.running()):
+            self._cluster.start(victim)
         self._wait_until_equal()
 
     def check(self) -> None:

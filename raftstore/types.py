@@ -255,6 +255,7 @@ EVENT_TYPES: Final = (
     "replica_snapshot_finished",
     "replica_snapshot_failed",
     "replica_snapshot_chunk_damaged",
+    "replica_snapshot_refused",
     "base_taken",
     "histories_differ",
     "replica_diverged",

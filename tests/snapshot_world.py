@@ -20,9 +20,13 @@ SMALL_CHUNKS = SnapshotSettings(chunk_bytes_max=2 * KIB)
 
 
 def world_of(
-    seed: int = 1, *, scrub: bool = False, replication: ReplicationSettings | None = None
+    seed: int = 1,
+    *,
+    scrub: bool = False,
+    replication: ReplicationSettings | None = None,
+    in_files: bool = False,
 ) -> SnapshotWorld:
-    """Three replicas with some rows, and snapshots of several chunks."""
+    """Three replicas with some rows, and snapshots of several chunks: of pairs, or of files."""
     settings = NodeSettings(
         name="",
         data_dir="",
@@ -32,6 +36,8 @@ def world_of(
     )
     options = SimOptions(seed=seed, partitions=1, evict_percent=0, scrub=scrub)
     cluster = SimCluster(options, settings)
+    for node in cluster.nodes.values():
+        node.tables.has_links = in_files
     cluster.start()
     cluster.create_table(1)
     run(cluster, 10_000)

@@ -251,7 +251,7 @@ class SimulatedTarget(Target):
 
     def failpoints(self) -> tuple[str, ...]:
         # No log is cut in these worlds, so no replica takes another one's table.
-        return tuple(name for name in FAILPOINTS if not name.startswith("copy."))
+        return tuple(name for name in FAILPOINTS if not name.startswith(("copy.", "files.")))
 
     # --- network ----------------------------------------------------------------------------------
 

@@ -283,7 +283,7 @@ class NodeRunner:
             self.answers, self._settings.read, self.clock,
         )  # fmt: skip
         self.healing = Healing(parts)
-        self.snapshots.receiver.on_replaced = self.healing.table_repairs.replaced
+        self.snapshots.report_to(self.healing.table_repairs.replaced, self.healing.scrubber.look)
 
     def _make_snapshots(self) -> None:
         """The part that gives other replicas their tables, and takes theirs."""

@@ -79,6 +79,8 @@ HELP: Final = {
     "raftstore_replica_snapshot_bytes": "Bytes of tables that were sent to other replicas and "
     "received of them (replica snapshots).",
     "raftstore_replica_snapshot_chunks": "The same in chunks.",
+    "raftstore_replica_snapshot_files_bytes": "Bytes of table files that are kept for the replicas "
+    "that copy them, whether the tables still have them or not.",
     "raftstore_replica_snapshots": "Replica snapshots that are served and taken now.",
     "raftstore_audit_operations": "Answers to reads of watched keys that the node judged.",
     "raftstore_audit_dropped": "Of these, answers whose row was not judged: audit.keys_max is "

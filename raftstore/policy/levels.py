@@ -67,6 +67,9 @@ SNAPSHOT_REST_LEVEL: Final = LEVEL_OF_TAG[Tag.AskSnapshotRest]
 """Nodes from this level on give replica snapshots of channels that they do not lead, too, and the
 rest of one that another replica began to send."""
 
+TABLE_FILES_LEVEL: Final = LEVEL_OF_TAG[Tag.TableFilePart]
+"""Nodes below it give and take replica snapshots in pairs alone."""
+
 TABLE_SETTINGS_LEVEL: Final = 5
 """Nodes below it do not know that a table may have settings of its own."""
 

@@ -122,6 +122,10 @@ class TableCopy(Protocol):
     def position(self) -> History:
         """The position of the table that is copied."""
 
+    @property
+    def in_files(self) -> bool:
+        """Whether it is built from files (``ports.table_files.FilesCopy``), not from pairs."""
+
     def write(self, pairs: list[Pair]) -> None:
         """Take in what comes next in key order."""
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from raftstore.ports.machine import MachineStop
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage, TableCopy
+from raftstore.ports.table_files import TableFiles
 from raftstore.protocol.records import Record
 from raftstore.record_machine import RecordMachine, Row, StateReader, StateWrites
 from raftstore.types import ChannelId, History, Seq
@@ -137,8 +138,10 @@ AskBetween = Callable[[StateReader, Seq], ReadDone]
 """A read between two records, which is given the state beside the rows and the applied seq."""
 
 BarrierDone = Callable[[Barrier, int], None]
-
 """Called on the node's thread with what a barrier made durable, and the time in ms."""
+
+FilesDone = Callable[[TableFiles | None, Barrier, int], None]
+"""The same with the files of the state behind the barrier; None: they cannot be had now."""
 
 MergeDone = Callable[[MergeStep, int], None]
 
@@ -341,10 +344,18 @@ class TableStore(Protocol):
     def table_bytes(self, channel: ChannelId) -> int:
         """About how many bytes the channel's table takes."""
 
-    def begin_copy(self, channel: ChannelId, position: History) -> TableCopy:
+    def start_files(self, channel: ChannelId, done: FilesDone) -> None:
+        """Take a barrier as ``start_barrier`` does, and keep the files of the table behind it.
+
+        ``done`` is called as of ``start_barrier``. Records go on being applied meanwhile.
+        """
+
+    def begin_copy(
+        self, channel: ChannelId, position: History, *, in_files: bool = False
+    ) -> TableCopy:
         """Begin a table for the channel aside from the one it has; it takes no file yet.
 
-        ``position``: of the table that is copied.
+        ``position``: of the table that is copied. ``in_files``: a ``FilesCopy`` is returned.
         """
 
     def begun_copy(self, channel: ChannelId) -> TableCopy | None:

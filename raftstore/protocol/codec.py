@@ -35,7 +35,11 @@ from raftstore.protocol.out_of_range import fields_of, out_of_range
 from raftstore.protocol.payload_repair import GapReport, PayloadResponse, RelayedWrite
 from raftstore.protocol.publish import PayloadRelay, PublishMessage, PubMsg
 from raftstore.protocol.rebalance import CopyReport
-from raftstore.protocol.replica_snapshots import ReplicaSnapshotMessage, SnapshotChunk
+from raftstore.protocol.replica_snapshots import (
+    ReplicaSnapshotMessage,
+    SnapshotChunk,
+    TableFilePart,
+)
 from raftstore.protocol.replication import (
     MsgSync,
     ReplicationBundle,
@@ -209,6 +213,10 @@ def _payload_of_chunk(message: SnapshotChunk) -> int:
     return sum(len(key) + len(value) for key, value in message.pairs)
 
 
+def _payload_of_file_part(message: TableFilePart) -> int:
+    return len(message.content)
+
+
 def _payload_of_response(message: PayloadResponse) -> int:
     return sum(len(found.payload) for found in message.payloads)
 
@@ -224,6 +232,7 @@ _PAYLOADS: Final[dict[type[Message], Callable[[Any], int]]] = {
     MsgSync: _payload_of_sync,
     ReplicationBundle: _payload_of_bundle,
     SnapshotChunk: _payload_of_chunk,
+    TableFilePart: _payload_of_file_part,
     PayloadResponse: _payload_of_response,
     RelayedWrite: _payload_of_relayed,
 }

@@ -26,6 +26,10 @@ class AskReplicaSnapshot(Message, frozen=True, array_like=True, gc=False, tag=ta
     base_seq: Seq
     without_rows: bool = False
     """A witness asks: its position alone, for its log is to begin near the leader's."""
+    in_files: bool = False
+    """Offer the files of the table, if they can be had; nodes below level 9 do not look at it."""
+    held: tuple[tuple[str, Count63, Digest], ...] = ()
+    """Files that are here already, or their beginnings: name, bytes and digest."""
 
 
 class AskSnapshotRest(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -60,6 +64,9 @@ class ReplicaSnapshotOffer(Message, frozen=True, array_like=True, gc=False, tag=
     table_bytes: Count63
     """About so many will follow."""
     reason: str = ""
+    files: Count63 = 0
+    """The table is sent as so many files (``TableFilePart``), and ``term`` and ``seq`` are of a
+    record that is applied in them, if not the last; 0: in pairs."""
 
 
 class AskSnapshotChunk(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -93,6 +100,35 @@ class SnapshotChunk(Message, frozen=True, array_like=True, gc=False, tag=tag_of)
     reason: str = ""
 
 
+class TableFilePart(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """The answer where the table is sent in files: a range of bytes of one of them.
+
+    With the last part of all comes the digest over the digests of all parts.
+    """
+
+    channel: ChannelId
+    snapshot_id: Count63
+    number: Count63
+    name: str
+    at: Count63
+    content: bytes
+    digest: Digest
+    is_file_end: bool
+    is_held: bool = False
+    """The receiver has this file, or its beginning: as much as ``at`` says, and this is no part."""
+    is_last: bool = False
+    all_digest: bytes = b""
+
+
+class TableFilesRefused(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
+    """Node -> replica: the files that you sent are as you sent them, and not a table of the
+    channel; look at yours. It ends the snapshot."""
+
+    channel: ChannelId
+    snapshot_id: Count63
+    reason: str
+
+
 class AskBase(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
     """Node -> replica: give me the base of your log; mine may begin at ``base_max`` at most."""
 
@@ -121,6 +157,8 @@ ReplicaSnapshotMessage = (
     | ReplicaSnapshotOffer
     | AskSnapshotChunk
     | SnapshotChunk
+    | TableFilePart
+    | TableFilesRefused
     | AskBase
     | BaseOffer
 )

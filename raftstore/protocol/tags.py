@@ -84,6 +84,8 @@ class Tag(IntEnum):
     AskBase = 74
     BaseOffer = 75
     AskSnapshotRest = 76
+    TableFilePart = 77
+    TableFilesRefused = 78
     PayloadRequest = 80
     PayloadResponse = 81
     WriteOffer = 82
@@ -260,6 +262,8 @@ LEVEL_OF_TAG: Final[Mapping[Tag, int]] = {
     Tag.ReportViolation: 8,
     Tag.ReadEntries: 9,
     Tag.EntriesAnswer: 9,
+    Tag.TableFilePart: 9,
+    Tag.TableFilesRefused: 9,
 }
 """Messages that not every version reads, and the level that they came with
 (``raftstore.policy.levels``). A node is only sent one of them when it reported this level on the

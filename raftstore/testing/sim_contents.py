@@ -163,6 +163,15 @@ class SimContents:
             if after is None or key > after:
                 yield key, value if key == MARKER else seal(key, value)
 
+    def stored_pairs(self, channel: ChannelId) -> Iterator[Pair]:
+        """All of them, as the files of LevelDB hold them: nobody looks at them."""
+        yield POSITION, encode_applied(channel, self.applied)
+        for key in self.keys_in_order():
+            row = self.rows[key]
+            yield ROWS_TAG + key, row_head(row.seq, row.expires_ms) + row.value
+        for key, value in sorted(self.state.items()):
+            yield key, value if key == MARKER else seal(key, value)
+
     def take(self, channel: ChannelId, pairs: Iterable[Pair]) -> None:
         """Become what ``pairs`` gave of another, further."""
         for key, value in pairs:

@@ -17,12 +17,19 @@ class Staged:
 
     position: History
     batches: list[list[Pair]] = field(default_factory=list)
+    in_files: bool = False
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Whole files, if it is copied in these."""
+    parts: dict[str, bytes] = field(default_factory=dict)
+    """Files that are not whole, as far as they are there."""
     is_durable: bool = False
 
     def lose_power(self, chance: random.Random) -> None:
         """The newest batches may be gone, as LevelDB loses what it had not written out."""
         if not self.is_durable:
             del self.batches[chance.randint(0, len(self.batches)) :]
+        for name, content in self.parts.items():
+            self.parts[name] = content[: chance.randint(0, len(content))]
 
 
 class SimCopies:
@@ -32,11 +39,6 @@ class SimCopies:
         self.staged: dict[ChannelId, Staged] = {}
         self.switched: dict[ChannelId, SimContents] = {}
         """Copied tables that are complete: after a crash they are the channels' own."""
-
-    def begun(self, channel: ChannelId, reach: Callable[[str], bool]) -> SimCopy | None:
-        """The copy that an earlier life of the node began; None: there is none."""
-        staged = self.staged.get(channel)
-        return None if staged is None else SimCopy(channel, staged, self, reach)
 
     def forget(self, channel: ChannelId) -> None:
         """The channel is not here any more."""
@@ -52,6 +54,8 @@ class SimCopies:
 
 class SimCopy:
     """ports.TableCopy: contents that are no table of any channel until they are complete."""
+
+    in_files = False
 
     def __init__(
         self,

@@ -48,6 +48,9 @@ PAUSED_LOOK_MS = 50.0
 AUDIT: Final = AuditSettings(keys_per_million=1_000_000)
 """Nodes judge all that they answer: what their audit finds ends a world, rightly or not."""
 
+WITHOUT_LINKS: Final = 0.25
+"""So many nodes give their tables in pairs."""
+
 
 class SimNode:
     """A named place with a disk, on which a NodeRunner lives most of the time."""
@@ -102,6 +105,8 @@ class SimNode:
         """It passed there, and nothing it does before the present step ends reaches anybody."""
         self.held_sends: list[tuple[Callable[..., None], tuple[object, ...]]] | None = None
         self.tables.reach = self.reach
+        links = random.Random(f"links {cluster.options.seed}/{self.name}").random()
+        self.tables.has_links = links >= WITHOUT_LINKS
         self.clock = self._new_clock()
         self.disk = SimDisk(self, cluster.scheduler)
 

@@ -22,6 +22,7 @@ from raftstore.ports.tables import (
     Barrier,
     BarrierDone,
     Conflicts,
+    FilesDone,
     FoundRows,
     MergeDone,
     MergeStep,
@@ -40,6 +41,7 @@ from raftstore.testing.sim_contents import SimContents, is_sealed
 from raftstore.testing.sim_copies import SimCopies, SimCopy, Staged
 from raftstore.testing.sim_failpoints import nobody_dies
 from raftstore.testing.sim_snapshots import SimSnapshot, SimState, SimView
+from raftstore.testing.sim_table_files import SimFilesCopy, SimTableFiles
 from raftstore.types import EMPTY_HISTORY, ChannelId, History, Seq
 
 UNSYNCED_APPLIES_MAX: Final = 256
@@ -101,8 +103,12 @@ class SimTables:
         """Atomic batches so far."""
         self._reads: deque[Callable[[], ReadDone]] = deque()
         self._snapshots: dict[int, SimSnapshot] = {}
+        self._kept: dict[int, object] = {}
+        """Files of tables, for other replicas."""
         self._copies = SimCopies()
         self._copied: dict[ChannelId, History] = {}
+        self.has_links = True
+        """The files of a table can be kept; else it is given in pairs, as on some file systems."""
         self.reach: Callable[[str], bool] = nobody_dies
         """Called with the name of each failpoint passed; True when the node died there."""
 
@@ -270,13 +276,41 @@ class SimTables:
         """Bytes of keys and values of the channel's rows."""
         return sum(row.size for row in self._tables[channel].rows.values())
 
-    def begin_copy(self, channel: ChannelId, position: History) -> SimCopy:
-        """Begin a table for the channel aside from the one it has."""
-        return SimCopy(channel, Staged(position), self._copies, self._pass)
+    def start_files(self, channel: ChannelId, done: FilesDone) -> None:
+        """Take a barrier and keep the files of what is there then, when the simulator says so."""
+        table, applied = self._tables[channel], self.applied_history(channel)
+        is_whole = self.has_links and table.view is None and applied.seq > 0
 
-    def begun_copy(self, channel: ChannelId) -> SimCopy | None:
+        def keep(barrier: Barrier, now_ms: int) -> None:
+            done(linked[0], barrier, now_ms)
+
+        linked = list[SimTableFiles | None]()
+        self.start_barrier(channel, keep)
+        flush = self._reads.pop()
+
+        def link() -> ReadDone:
+            barrier = flush()
+            is_there = is_whole and not self.reach("files.before-link")
+            linked.append(SimTableFiles(channel, table, applied, self._kept) if is_there else None)
+            self.reach("files.after-link")
+            return barrier
+
+        self._reads.append(link)
+
+    def begin_copy(
+        self, channel: ChannelId, position: History, *, in_files: bool = False
+    ) -> SimCopy | SimFilesCopy:
+        """Begin a table for the channel aside from the one it has."""
+        return self._copy(channel, Staged(position, in_files=in_files))
+
+    def begun_copy(self, channel: ChannelId) -> SimCopy | SimFilesCopy | None:
         """Hand over the copy that an earlier life of the node began."""
-        return self._copies.begun(channel, self._pass)
+        staged = self._copies.staged.get(channel)
+        return None if staged is None else self._copy(channel, staged)
+
+    def _copy(self, channel: ChannelId, staged: Staged) -> SimCopy | SimFilesCopy:
+        kind = SimFilesCopy if staged.in_files else SimCopy
+        return kind(channel, staged, self._copies, self._pass)
 
     def _pass(self, failpoint: str) -> bool:
         return self.reach(failpoint)
@@ -288,7 +322,7 @@ class SimTables:
     def install(self, channel: ChannelId, copy: TableCopy, *, keeps_former: bool = False) -> None:
         """The copy, which is complete, is the channel's table from now on."""
         del keeps_former
-        assert isinstance(copy, SimCopy)
+        assert isinstance(copy, SimCopy | SimFilesCopy)
         assert self.is_idle(channel), "records would get lost"
         contents = self._copies.switched.pop(channel, None)
         if contents is not None:  # else the process died at the switch
@@ -362,8 +396,8 @@ class SimTables:
 
     @property
     def open_snapshots(self) -> int:
-        """Snapshots that were not closed."""
-        return len(self._snapshots)
+        """Snapshots that were not closed, and files that are kept."""
+        return len(self._snapshots) + len(self._kept)
 
     def stop(self, *, lost: int = 0) -> None:
         """The process ends, and of the newest atomic batches this many are lost."""
@@ -397,6 +431,7 @@ class SimTables:
         self._queue.clear()
         self._reads.clear()
         self._snapshots.clear()
+        self._kept.clear()
         for table in self._tables.values():
             table.stop()
         for undo in lost:

@@ -14,6 +14,7 @@ import pytest
 from raftstore.config import KIB, SnapshotSettings
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.engine.snapshots.service import ReplicaSnapshots
+from raftstore.policy.levels import TABLE_FILES_LEVEL
 from raftstore.ports.log import Base
 from raftstore.state_machines.table import TableMachine
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
@@ -31,7 +32,12 @@ class Side:
     """One node: real tables, and a channel that does nothing but wait."""
 
     def __init__(
-        self, directory: Path, me: NodeId, other: NodeId, posts: SimpleQueue[Callable[[], object]]
+        self,
+        directory: Path,
+        me: NodeId,
+        other: NodeId,
+        posts: SimpleQueue[Callable[[], object]],
+        level: int,
     ) -> None:
         directory.mkdir()
         LevelDbTables.create(directory, STORE_UUID, SMALL)
@@ -69,7 +75,7 @@ class Side:
                 channels={CHANNEL: self.runner},
                 settings=SETTINGS,
                 tell=lambda name, **_: self.events.append(name),
-                nodes_at_level=lambda _: (other,),
+                nodes_at_level=lambda needed: (other,) if needed <= level else (),
                 reopen=self._reopen,
                 first_id=1,
             )
@@ -95,11 +101,12 @@ class Side:
 
 
 @pytest.mark.slow
-def test_table_goes_from_one_store_to_another_chunk_by_chunk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [TABLE_FILES_LEVEL - 1, TABLE_FILES_LEVEL])
+def test_table_goes_from_one_store_to_another_chunk_by_chunk(tmp_path: Path, level: int) -> None:
     """S6.4: while the giver goes on writing, and readers of the former table go on reading."""
     posts: SimpleQueue[Callable[[], object]] = SimpleQueue()
-    giver = Side(tmp_path / "giver", GIVER, TAKER, posts)
-    taker = Side(tmp_path / "taker", TAKER, GIVER, posts)
+    giver = Side(tmp_path / "giver", GIVER, TAKER, posts, level)
+    taker = Side(tmp_path / "taker", TAKER, GIVER, posts, level)
     giver.peer, taker.peer = taker, giver
 
     def run_until(done: Callable[[], bool]) -> None:

@@ -71,6 +71,7 @@ from tests.mutations.rules.spark import SPARK_RULES
 from tests.mutations.rules.staged import STAGED_RULES
 from tests.mutations.rules.standby import STANDBY_RULES
 from tests.mutations.rules.storage import STORAGE_RULES
+from tests.mutations.rules.table_files import TABLE_FILES_RULES
 from tests.mutations.rules.tables import TABLES_RULES
 from tests.mutations.rules.transport import TRANSPORT_RULES
 from tests.mutations.rules.trimmed_outcomes import TRIMMED_OUTCOME_RULES
@@ -126,6 +127,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *READING_RULES,
             *TRANSPORT_RULES,
             *REPLICA_SNAPSHOT_RULES,
+            *TABLE_FILES_RULES,
             *PAYLOAD_RULES,
             *INSPECTING_RULES,
             *MACHINE_QUERY_RULES,

@@ -69,7 +69,9 @@ class ProcessTarget(NodeProcesses):
     def failpoints(self) -> tuple[str, ...]:
         """Failpoints of ``raftstore.faults``, but for those of replica snapshots, of joins and of
         moves: here no log is cut, and members stay."""
-        return tuple(name for name in FAILPOINTS if not name.startswith(("copy.", *MOVES)))
+        return tuple(
+            name for name in FAILPOINTS if not name.startswith(("copy.", "files.", *MOVES))
+        )
 
     def block(self, links: Collection[tuple[str, str]]) -> None:
         """In addition to what is blocked already."""

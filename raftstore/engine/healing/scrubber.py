@@ -107,6 +107,18 @@ class Scrubber:
                 self._pass = _Pass(self._passes, now_ms)
             self._step(self._pass, now_ms)
 
+    def look(self, runner: ChannelRunner, now_ms: int) -> None:
+        """Somebody could not read the table of this channel: read it now, whatever the settings."""
+        channel = runner.channel
+        if self._pass is None:
+            self._passes += 1
+            self._pass = _Pass(self._passes, now_ms, is_log_done=True, channels=(channel,))
+            self.deadlines.push(0, now_ms)
+        elif channel not in self._pass.channels[:1]:
+            # What a step reads at this moment is the first one's.
+            others = tuple(each for each in self._pass.channels[1:] if each != channel)
+            self._pass.channels = (*self._pass.channels[:1], channel, *others)
+
     @property
     def under_way(self) -> tuple[str, int] | None:
         """The part that is read now, and the bytes of this pass so far; None: there is a pause."""
@@ -199,4 +211,5 @@ class Scrubber:
         took_ms = now_ms - at.started_ms
         self.last = PassFigures(now_ms, took_ms, at.bytes, at.damages)
         self._tell("scrub_finished", bytes=at.bytes, damages=at.damages, took_ms=took_ms)
-        self.deadlines.push(0, now_ms + self._settings.interval_ms)
+        if self._settings.enabled:
+            self.deadlines.push(0, now_ms + self._settings.interval_ms)

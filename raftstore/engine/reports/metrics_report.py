@@ -141,11 +141,16 @@ def _snapshots(node: NodeParts) -> Iterator[Sample]:
     sender, receiver = node.snapshots.sender, node.snapshots.receiver
     sent, received = (("direction", "sent"),), (("direction", "received"),)
     yield "raftstore_replica_snapshot_bytes_total", sent, float(sender.sent_bytes)
-    yield "raftstore_replica_snapshot_bytes_total", received, float(receiver.received_bytes)
+    yield "raftstore_replica_snapshot_bytes_total", received, float(receiver.taking.received_bytes)
     yield "raftstore_replica_snapshot_chunks_total", sent, float(sender.sent_chunks)
-    yield "raftstore_replica_snapshot_chunks_total", received, float(receiver.received_chunks)
+    yield (
+        "raftstore_replica_snapshot_chunks_total",
+        received,
+        float(receiver.taking.received_chunks),
+    )
     yield "raftstore_replica_snapshots", sent, float(len(sender.sessions))
     yield "raftstore_replica_snapshots", received, float(len(receiver.transfers))
+    yield "raftstore_replica_snapshot_files_bytes", (), float(sender.files_bytes)
 
 
 def _peers(node: NodeParts, now_ms: int) -> Iterator[Sample]:

@@ -13,6 +13,7 @@ class Attempts:
     def __init__(self) -> None:
         self._failed: dict[ChannelId, int] = {}
         self._unfilled: dict[ChannelId, None] = {}
+        self._in_pairs: dict[ChannelId, None] = {}
 
     def hole_unfilled(self, channel: ChannelId) -> None:
         """The channel's log has a hole that nobody fills."""
@@ -40,11 +41,26 @@ class Attempts:
         """One more did."""
         self._failed[channel] = self.failed(channel) + 1
 
+    def files_failed(self, channel: ChannelId) -> None:
+        """The files that came are no table: the next ones come in pairs, which the sender reads
+        itself."""
+        self._in_pairs[channel] = None
+
+    def may_be_in_files(self, channel: ChannelId) -> bool:
+        """Whether a table may be asked for in files."""
+        return channel not in self._in_pairs
+
     def begin_anew(self, channel: ChannelId) -> None:
         """Forget the failures: they say nothing of the next attempt."""
         self._failed.pop(channel, None)
+
+    def ended(self, channel: ChannelId) -> None:
+        """The channel got what it needed."""
+        self.begin_anew(channel)
+        self._in_pairs.pop(channel, None)
 
     def closed(self, channel: ChannelId) -> None:
         """The channel is gone, or opened anew."""
         self._failed.pop(channel, None)
         self._unfilled.pop(channel, None)
+        self._in_pairs.pop(channel, None)

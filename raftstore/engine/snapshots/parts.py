@@ -12,11 +12,20 @@ from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.node_ports import Tell
 from raftstore.errors import StorageError
-from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL, WITNESS_BASE_LEVEL
+from raftstore.policy.levels import (
+    SNAPSHOT_LEVEL,
+    SNAPSHOT_REST_LEVEL,
+    TABLE_FILES_LEVEL,
+    WITNESS_BASE_LEVEL,
+)
 from raftstore.ports.log import Base, MessageLog
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.message import Message
-from raftstore.protocol.replica_snapshots import AskSnapshotRest
+from raftstore.protocol.replica_snapshots import (
+    AskSnapshotRest,
+    TableFilePart,
+    TableFilesRefused,
+)
 from raftstore.types import ChannelId, NodeId, Seq, node_name
 
 
@@ -99,6 +108,10 @@ class SnapshotParts:
         """Whether the node's version gives tables that it does not lead, and the rest of some."""
         return node in self.nodes_at_level(SNAPSHOT_REST_LEVEL)
 
+    def gives_files(self, node: NodeId) -> bool:
+        """Whether the node's version gives and takes tables in files."""
+        return node in self.nodes_at_level(TABLE_FILES_LEVEL)
+
     def sources(self, runner: ChannelRunner, *, anywhere: bool = False) -> list[NodeId]:
         """Replicas to be asked for a table, one after the other: the leader last; no witness.
 
@@ -117,6 +130,10 @@ class SnapshotParts:
 
         All of it is about committed records, which a quorum holds durably (S0.5).
         """
-        is_rest = isinstance(message, AskSnapshotRest)
-        if self.gives_rest(to) if is_rest else self.knows(to):
+        knows = self.knows
+        if isinstance(message, AskSnapshotRest):
+            knows = self.gives_rest
+        elif isinstance(message, TableFilePart | TableFilesRefused):
+            knows = self.gives_files
+        if knows(to):
             self.outbox.send(to, message, after_operation=0)

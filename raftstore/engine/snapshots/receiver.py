@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from raftstore.config import MIB
 from raftstore.core.effects import CannotCatchUp
@@ -32,10 +32,12 @@ from raftstore.engine.snapshots.decisions import (
 )
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.engine.snapshots.places import Places
+from raftstore.engine.snapshots.taking import ChunkTaking
 from raftstore.engine.snapshots.transfer import Stage, Transfer
-from raftstore.errors import StorageError
+from raftstore.errors import CorruptRecordError, StorageError
 from raftstore.ports.log import Base
-from raftstore.ports.table_copy import TableCopy, digest_of_pairs
+from raftstore.ports.table_copy import TableCopy
+from raftstore.ports.table_files import FilesCopy, HeldFile
 from raftstore.ports.tables import Barrier, ReadDone
 from raftstore.protocol.replica_snapshots import (
     CHUNKS_AHEAD,
@@ -46,6 +48,8 @@ from raftstore.protocol.replica_snapshots import (
     BaseOffer,
     ReplicaSnapshotOffer,
     SnapshotChunk,
+    TableFilePart,
+    TableFilesRefused,
 )
 from raftstore.protocol.replication import CannotComplete
 from raftstore.types import ChannelId, History, NodeId, Role, Seq, node_name
@@ -75,7 +79,7 @@ class SnapshotReceiver:
         """When something of a channel is to be asked for, again or at all."""
         self._places = Places(self.transfers, self._settings.fetch_max)
         self._shortage = parts.shortage
-        self.received_bytes = self.received_chunks = 0
+        self.taking = ChunkTaking(parts, self.deadlines, self)
         self.pauses = CopyPauses(self._settings.retry_ms, self._settings.pause_ms_max)
         self._damaged: dict[ChannelId, None] = {}
         """Channels whose table is to be replaced although the log could build it again."""
@@ -129,13 +133,13 @@ class SnapshotReceiver:
         who sends it need not lead."""
         transfer = self.transfers.get(runner.channel)
         if transfer is not None and transfer.stage in (Stage.LOOKING, Stage.ASKING):
-            self._fail(transfer, "the leader changed", now_ms)
+            self.fail(transfer, "the leader changed", now_ms)
 
     def peer_lost(self, node: NodeId, now_ms: int) -> None:
         """The sender may be dead: another one is asked for the rest."""
         for transfer in tuple(self.transfers.values()):
             if transfer.source == node and transfer.stage in (Stage.ASKING, Stage.COPYING):
-                self._fail(transfer, f"the connection to {node_name(node)} broke", now_ms)
+                self.fail(transfer, f"the connection to {node_name(node)} broke", now_ms)
 
     def on_timer(self, now_ms: int) -> None:
         """Begin what is due, and repeat what got no answer."""
@@ -260,12 +264,12 @@ class SnapshotReceiver:
             waits_for_disk = transfer.stage in (Stage.LOOKING, Stage.REREADING, Stage.VERIFYING)
             whose = "the disk here" if waits_for_disk else node_name(transfer.source)
             ms = self._settings.session_ms
-            self._fail(transfer, f"{whose} did not answer for {ms} ms", now_ms)
+            self.fail(transfer, f"{whose} did not answer for {ms} ms", now_ms)
         elif transfer.stage is Stage.ASKING and transfer.asked is not None:
             self._ask(transfer, transfer.asked, now_ms)
         elif transfer.stage is Stage.COPYING:
             transfer.asked_chunks = transfer.taken_chunks
-            self._ask_chunks(transfer, now_ms)
+            self.taking.ask(transfer, now_ms)
 
     def _await_disk(self, transfer: Transfer, now_ms: int) -> None:
         """Wait for this node's own disk, which has to be done in time as well (S0.4)."""
@@ -276,30 +280,56 @@ class SnapshotReceiver:
 
     def _ask_table(self, transfer: Transfer, now_ms: int) -> None:
         """Ask for a whole table, or for the rest of the copy that was begun."""
-        channel, lacking = transfer.runner.channel, transfer.lacking
-        assert lacking is not None, "the barrier comes first"
+        channel = transfer.runner.channel
         copy = self._begun.pop(channel, None)
         if copy is not None:
-            position = copy.position
-            reason = why_no_table(lacking, position, max(lacking.base_seq, lacking.trimmed_to))
-            tries = self._attempts.failed(channel)
-            if reason is None and tries > len(self._parts.sources(transfer.runner)):
-                reason = f"nobody has the rest of the table at {tuple(position)}"
-            if reason is None and not self._parts.gives_rest(transfer.source):
-                reason = f"{node_name(transfer.source)} does not know how to go on with a table"
+            reason = self._why_begin_anew(transfer, copy)
             if reason is None:
-                transfer.copy, transfer.position = copy, position
+                transfer.copy, transfer.position = copy, copy.position
                 self._reread(transfer, copy, now_ms)
                 return
             self._begin_anew(transfer, copy, reason)
-        have_seq = Seq(0) if lacking.lacks_rows else lacking.applied_seq
-        self._ask(
-            transfer,
-            AskReplicaSnapshot(
-                channel, self._new_id(), have_seq, lacking.base_seq, not transfer.runner.has_rows
-            ),
-            now_ms,
+        self._ask_whole(transfer, now_ms)
+
+    def _why_begin_anew(self, transfer: Transfer, copy: TableCopy) -> str | None:
+        """Why the copy that was begun is of no use; None: it is."""
+        channel, lacking, source = transfer.runner.channel, transfer.lacking, transfer.source
+        assert lacking is not None, "the barrier comes first"
+        if copy.in_files:
+            # Files that are there are of use for any sender, and at any position.
+            return None if self._takes_files(transfer) else "the table is to come in pairs"
+        position = copy.position
+        reason = why_no_table(lacking, position, max(lacking.base_seq, lacking.trimmed_to))
+        tries = self._attempts.failed(channel)
+        if reason is None and tries > len(self._parts.sources(transfer.runner)):
+            reason = f"nobody has the rest of the table at {tuple(position)}"
+        if reason is None and not self._parts.gives_rest(source):
+            reason = f"{node_name(source)} does not know how to go on with a table"
+        return reason
+
+    def _takes_files(self, transfer: Transfer) -> bool:
+        """Whether to ask for the files of the table; a witness needs none."""
+        may_be = self._attempts.may_be_in_files(transfer.runner.channel)
+        return may_be and transfer.runner.has_rows and self._parts.gives_files(transfer.source)
+
+    def _ask_whole(self, transfer: Transfer, now_ms: int) -> None:
+        """Ask for a table, but for the files that are here."""
+        lacking, held = transfer.lacking, tuple[HeldFile, ...]()
+        assert lacking is not None, "the barrier comes first"
+        if transfer.copy is not None:
+            held = cast("FilesCopy", transfer.copy).held()
+            transfer.held = {each.name: each.digest for each in held}
+        transfer.give_up_ms = now_ms + self._settings.session_ms
+        request = AskReplicaSnapshot(
+            transfer.runner.channel,
+            self._new_id(),
+            Seq(0) if lacking.lacks_rows else lacking.applied_seq,
+            lacking.base_seq,
+            not transfer.runner.has_rows,
+            self._takes_files(transfer),
+            held,
         )
+        self._ask(transfer, request, now_ms)
 
     def _begin_anew(self, transfer: Transfer, copy: TableCopy, reason: str) -> None:
         self._attempts.begin_anew(transfer.runner.channel)
@@ -309,31 +339,38 @@ class SnapshotReceiver:
     def _reread(self, transfer: Transfer, copy: TableCopy, now_ms: int) -> None:
         """Find out how much of the copy is there: of what was written last some may be lost."""
         transfer.stage = Stage.REREADING
-        self._read_back(transfer, partial(self._ask_rest, transfer, copy), now_ms)
+        if copy.in_files:
+            look = cast("FilesCopy", copy).look
+            self._read_back(transfer, look, partial(self._ask_whole, transfer), now_ms)
+        else:
+            asking = partial(self._ask_rest, transfer, copy)
+            self._read_back(transfer, copy.verify, asking, now_ms)
 
-    def _read_back(self, transfer: Transfer, done: Callable[[int], None], now_ms: int) -> None:
+    def _read_back(
+        self,
+        transfer: Transfer,
+        how: Callable[[int], bool],
+        done: Callable[[int], None],
+        now_ms: int,
+    ) -> None:
         """Read the copy step by step, to its end."""
         self._await_disk(transfer, now_ms)
-        copy, read = transfer.copy, list[bool]()
-        assert copy is not None, "there is something to read"
-
-        def verify() -> None:
-            read.append(copy.verify(VERIFY_BYTES))
+        read = list[bool]()
 
         def verified(now_ms: int) -> None:
             if read[0]:
                 done(now_ms)
             else:
-                self._read_back(transfer, done, now_ms)
+                self._read_back(transfer, how, done, now_ms)
 
-        self._step(transfer, verify, verified)
+        self.step(transfer, lambda: read.append(how(VERIFY_BYTES)), verified)
 
     def _ask_rest(self, transfer: Transfer, copy: TableCopy, now_ms: int) -> None:
         transfer.rest = rest = copy.resume_point()
         if not rest.pairs:
             transfer.copy = transfer.rest = None
             self._begin_anew(transfer, copy, "nothing of what was copied is there")
-            self._ask_table(transfer, now_ms)
+            self._ask_whole(transfer, now_ms)
             return
         channel = transfer.runner.channel
         term, seq = copy.position
@@ -361,120 +398,69 @@ class SnapshotReceiver:
         shortage = None if reason else self._shortage(offer.table_bytes)
         if not offer.snapshot_id or reason or shortage:
             why = reason or shortage or "there is none"
-            self._fail(transfer, why, now_ms, is_copy_good=shortage is None)
+            self.fail(transfer, why, now_ms, is_copy_good=shortage is None)
             return
         transfer.stage = Stage.COPYING
         transfer.snapshot_id, transfer.position = offer.snapshot_id, position
         transfer.table_bytes = offer.table_bytes
         if rest is None:
-            transfer.copy = self._tables.begin_copy(offer.channel, position)
+            self._begin_copy(transfer, in_files=offer.files > 0)
         else:
             transfer.pairs = rest.pairs
         self._tell(
-            "replica_snapshot_started" if rest is None else "replica_snapshot_resumed",
+            "replica_snapshot_resumed" if rest or transfer.held else "replica_snapshot_started",
             channel=transfer.runner.name,
             peer=node_name(sender),
             seq=offer.seq,
             table_bytes=offer.table_bytes,
             pairs=transfer.pairs,
         )
-        self._ask_chunks(transfer, now_ms)
+        self.taking.ask(transfer, now_ms)
 
-    def _ask_chunks(self, transfer: Transfer, now_ms: int) -> None:
-        until = transfer.taken_chunks + CHUNKS_AHEAD
-        channel = transfer.runner.channel
-        while transfer.asked_chunks < until and transfer.last is None:
-            number = transfer.asked_chunks
-            transfer.asked_chunks += 1
-            if number not in transfer.early:
-                self._send(transfer.source, AskSnapshotChunk(channel, transfer.snapshot_id, number))
-        self.deadlines.push(channel, now_ms + self._settings.request_ms)
+    def _begin_copy(self, transfer: Transfer, *, in_files: bool) -> None:
+        """Begin what was offered, or go on with its files."""
+        channel, position = transfer.runner.channel, transfer.position
+        begun, transfer.in_files = transfer.copy, in_files
+        if begun is not None and not in_files:
+            self._begin_anew(transfer, begun, "the table is offered in pairs")
+            transfer.held.clear()
+        if begun is None or not in_files:
+            transfer.copy = self._tables.begin_copy(channel, position, in_files=in_files)
+        if in_files:
+            copy = cast("FilesCopy", transfer.copy)
+            self.step(transfer, partial(copy.begin, position), lambda _now_ms: None)
 
-    def on_chunk(self, sender: NodeId, chunk: SnapshotChunk, now_ms: int) -> None:
-        """A chunk of the table, asked for by this node."""
-        transfer = self.transfers.get(chunk.channel)
-        if (
-            transfer is None
-            or transfer.source != sender
-            or transfer.stage is not Stage.COPYING
-            or chunk.snapshot_id != transfer.snapshot_id
-        ):
-            return  # late
-        left_bytes = max(0, transfer.table_bytes - transfer.bytes)
-        shortage = self._shortage(left_bytes)
-        if chunk.reason or shortage:
-            reason = chunk.reason or shortage or ""
-            self._fail(transfer, reason, now_ms, is_copy_good=shortage is None)
-            return
-        number = chunk.number
-        is_next = transfer.taken_chunks <= number < transfer.taken_chunks + CHUNKS_AHEAD
-        if not is_next or number in transfer.early:
-            return  # twice
-        transfer.give_up_ms = now_ms + self._settings.session_ms
-        transfer.early[number] = chunk
-        self._write_next(transfer, now_ms)
-
-    def _write_next(self, transfer: Transfer, now_ms: int) -> None:
-        chunk = transfer.early.get(transfer.taken_chunks)
-        if chunk is None or transfer.is_writing:
-            return
-        transfer.is_writing = True
-        may_be_empty = transfer.rest is not None and chunk.is_last
-        copy, pairs, whole = transfer.copy, list(chunk.pairs), list[bool]()
+    def have_all(self, transfer: Transfer, now_ms: int) -> None:
+        """The last chunk is written: have it durable, and read back what there is."""
+        copy, last = transfer.copy, transfer.last
         assert copy is not None, "chunks are of an offer"
-
-        def write() -> None:
-            is_due = bool(pairs) or may_be_empty
-            whole.append(is_due and digest_of_pairs(pairs) == chunk.digest)
-            if whole[0] and pairs:
-                copy.write(pairs)
-
-        self._step(transfer, write, lambda now_ms: self._written(transfer, chunk, whole[0], now_ms))
-        self._ask_chunks(transfer, now_ms)
-
-    def _written(
-        self,
-        transfer: Transfer,
-        chunk: SnapshotChunk,
-        is_whole: bool,  # noqa: FBT001 - what the other thread found
-        now_ms: int,
-    ) -> None:
-        transfer.is_writing = False
-        del transfer.early[chunk.number]
-        if not is_whole:
-            self._tell(
-                "replica_snapshot_chunk_damaged",
-                channel=transfer.runner.name,
-                peer=node_name(transfer.source),
-                number=chunk.number,
-            )
-            return  # asked for again when its time is over
-        transfer.taken_chunks += 1
-        size = sum(len(key) + len(value) for key, value in chunk.pairs)
-        transfer.pairs += len(chunk.pairs)
-        transfer.bytes += size
-        self.received_bytes += size
-        self.received_chunks += 1
-        if not chunk.is_last:
-            self._ask_chunks(transfer, now_ms)
-            self._write_next(transfer, now_ms)
+        if isinstance(last, TableFilePart) and transfer.parts.digest() != last.all_digest:
+            reason = f"the digest over {transfer.parts.parts} parts is not the sender's"
+            self.fail(transfer, reason, now_ms, is_copy_good=False)
             return
-        transfer.last, transfer.stage = chunk, Stage.VERIFYING
+        transfer.stage = Stage.VERIFYING
         self._await_disk(transfer, now_ms)
-        copy = transfer.copy
-        assert copy is not None, "chunks are of an offer"
-        # What is read back in the end has to be what the sender sent.
-        verified = partial(self._verified, transfer)
-        self._step(transfer, copy.finish, partial(self._read_back, transfer, verified))
+        read_back = partial(
+            self._read_back, transfer, copy.verify, partial(self._verified, transfer)
+        )
+        self.step(transfer, copy.finish, read_back)
 
     def _verified(self, transfer: Transfer, now_ms: int) -> None:
         copy, last = transfer.copy, transfer.last
         assert copy is not None, "chunks are of an offer"
-        assert last is not None, "the last chunk came"
-        expected = last.all_digest, last.all_pairs, transfer.position
-        if copy.found() != expected:
-            reason = f"{copy.found()} was read back, not {expected}"
-            self._fail(transfer, reason, now_ms, is_copy_good=False)
+        found = copy.found()
+        if isinstance(last, SnapshotChunk):
+            # What is read back in the end has to be what the sender sent.
+            expected = last.all_digest, last.all_pairs, transfer.position
+            reason = f"{found} was read back, not {expected}" if found != expected else None
+        else:
+            # It was read here first: its files say how far it is, as far as was offered at least.
+            _, transfer.pairs, position = found
+            offered, transfer.position = transfer.position, position
+            is_offered = position.seq > offered.seq or position == offered
+            reason = None if is_offered else f"it is at {tuple(position)}, not {tuple(offered)}"
+        if reason is not None:
+            self.fail(transfer, reason, now_ms, is_copy_good=False)
             return
         self._pause(transfer, now_ms)
 
@@ -489,11 +475,11 @@ class SnapshotReceiver:
         base = Base(offer.term, offer.seq, offer.chain_hash, offer.folds)
         reason = reason or self._parts.why_not_behind(transfer.runner, base, sender, offer.rows_seq)
         if reason is not None:
-            self._fail(transfer, reason, now_ms)
+            self.fail(transfer, reason, now_ms)
             return
         other = self._parts.other_history(transfer.runner, base, sender)
         if other is not None:
-            self._fail(transfer, "its chain hash is another than here", now_ms)
+            self.fail(transfer, "its chain hash is another than here", now_ms)
             transfer.runner.on_broken(other, now_ms)
             return
         transfer.base = base
@@ -550,7 +536,7 @@ class SnapshotReceiver:
     def _ended(self, transfer: Transfer, now_ms: int) -> None:
         runner = transfer.runner
         self._leave(transfer, now_ms)
-        self._attempts.begin_anew(runner.channel)
+        self._attempts.ended(runner.channel)
         base_event = "base_taken" if runner.hole is None else "hole_covered"
         self._tell(
             "replica_snapshot_finished" if transfer.copy is not None else base_event,
@@ -580,6 +566,10 @@ class SnapshotReceiver:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def on_chunk(self, sender: NodeId, chunk: SnapshotChunk | TableFilePart, now_ms: int) -> None:
+        """A chunk of a table, asked for by this node."""
+        self.taking.on_chunk(sender, chunk, now_ms)
+
     def progress(self, channel: ChannelId, now_ms: int) -> str:
         """How far the channel is, for people; empty: nothing is under way."""
         transfer = self.transfers.get(channel)
@@ -587,7 +577,7 @@ class SnapshotReceiver:
             return self.pauses.described(channel, now_ms) if channel in self.deadlines else ""
         return transfer.described(now_ms)
 
-    def _step(
+    def step(
         self, transfer: Transfer, work: Callable[[], None], done: Callable[[int], None]
     ) -> None:
         """Do the work on the thread of copies, then go on here; a failure costs this copy."""
@@ -596,14 +586,24 @@ class SnapshotReceiver:
             try:
                 work()
             except StorageError as error:
-                return partial(self._copy_failed, transfer, str(error))
+                return partial(self._copy_failed, transfer, error)
             return lambda now_ms: done(now_ms) if self._is_current(transfer) else None
 
         self._tables.start_copy_step(step)
 
-    def _copy_failed(self, transfer: Transfer, reason: str, now_ms: int) -> None:
+    def _copy_failed(self, transfer: Transfer, error: StorageError, now_ms: int) -> None:
         if self._is_current(transfer):
-            self._fail(transfer, reason, now_ms, is_copy_good=False)
+            if transfer.in_files and isinstance(error, CorruptRecordError):
+                self._refuse_files(transfer, str(error))
+            self.fail(transfer, str(error), now_ms, is_copy_good=False)
+
+    def _refuse_files(self, transfer: Transfer, reason: str) -> None:
+        """S13: each part was what the sender has, so it had better look at its own table."""
+        channel = transfer.runner.channel
+        self._attempts.files_failed(channel)
+        if transfer.stage is Stage.VERIFYING:
+            refused = TableFilesRefused(channel, transfer.snapshot_id, reason)
+            self._send(transfer.source, refused)
 
     def _asking(self, sender: NodeId, channel: ChannelId, request_id: int) -> Transfer | None:
         transfer = self.transfers.get(channel)
@@ -618,7 +618,7 @@ class SnapshotReceiver:
     def _is_current(self, transfer: Transfer) -> bool:
         return self.transfers.get(transfer.runner.channel) is transfer
 
-    def _fail(
+    def fail(
         self, transfer: Transfer, reason: str, now_ms: int, *, is_copy_good: bool = True
     ) -> None:
         """Give this attempt up; both sides stay as they were, and it is tried again in a while."""

@@ -4,9 +4,10 @@ Any replica that is whole gives its table, leader or not: what is applied was co
 has the same table gives the rest of what another began to send, or of what a receiver has of an
 earlier life: it compares the first pairs, as its own snapshot of that position has them.
 
-Each receiver has a snapshot of its own, which stays as it is while records go on being applied, and
-asks for its chunks; the sender holds nothing of them but where each begins. A receiver that asks
-for nothing for a while is forgotten, and with it the snapshot: LevelDB keeps old files for it.
+A receiver that knows how gets the files of the table (``ports.table_files``): nobody reads rows
+here then. Each receiver has a snapshot of its own, which stays as it is while records go on being
+applied, and asks for its chunks; the sender holds nothing of them but where each begins. A receiver
+that asks for nothing for a while is forgotten, and with it the snapshot: old files are kept for it.
 """
 
 from __future__ import annotations
@@ -17,17 +18,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
+from raftstore.engine.snapshots.chunks import FileChunks, Made, PairChunks
 from raftstore.engine.snapshots.parts import SnapshotParts
-from raftstore.policy.levels import WITNESS_BASE_LEVEL
+from raftstore.policy.levels import TABLE_FILES_LEVEL, WITNESS_BASE_LEVEL
 from raftstore.ports.log import BASE_BYTES_MAX, Base
-from raftstore.ports.table_copy import (
-    POSITION_KEY,
-    CopyDigest,
-    CopyPage,
-    ResumePoint,
-    digest_of_pairs,
-)
+from raftstore.ports.table_copy import ResumePoint
+from raftstore.ports.table_files import TableFiles
 from raftstore.ports.tables import Barrier, ReadDone, TableSnapshot
 from raftstore.protocol.replica_snapshots import (
     CHUNKS_AHEAD,
@@ -38,8 +36,9 @@ from raftstore.protocol.replica_snapshots import (
     BaseOffer,
     ReplicaSnapshotOffer,
     SnapshotChunk,
+    TableFilesRefused,
 )
-from raftstore.types import ChannelId, History, NodeId, Seq, Term
+from raftstore.types import ChannelId, History, NodeId, Seq, Term, node_name
 
 CHUNKS_ASKED_MAX: Final = 4
 """Chunks of one receiver that wait to be read or to leave; it asks for two at a time."""
@@ -66,14 +65,8 @@ class Session:
     request_id: int
     to: NodeId
     channel: ChannelId
-    snapshot: TableSnapshot
+    chunks: PairChunks | FileChunks
     base_max: Seq
-    starts: list[bytes | None] = field(default_factory=lambda: [None])
-    """For each chunk that was read, and the next one, the key it begins behind."""
-    digest: CopyDigest = field(default_factory=CopyDigest)
-    """Over all chunks that were read."""
-    last: int = -1
-    """Number of the last chunk, once it was read."""
     wanted: deque[int] = field(default_factory=deque)
     under_way: set[int] = field(default_factory=set)
     """Numbers of chunks that were asked for and have not left."""
@@ -81,8 +74,6 @@ class Session:
     """What the receiver has already, while it is being compared."""
     is_reading: bool = False
     is_over: bool = False
-    is_without_rows: bool = False
-    """The receiver is a witness: the position is all that it gets."""
     is_handed_on: bool = False
     """Another session reads its snapshot."""
 
@@ -101,17 +92,26 @@ class SnapshotSender:
         self._nodes_at_level = parts.nodes_at_level
         self._settings = parts.settings
         self._send = parts.send
+        self._tell = parts.tell
         self._throttle = parts.throttle
         self._next_id = parts.first_id
         self._opening: dict[tuple[NodeId, ChannelId], AskReplicaSnapshot] = {}
         self.sessions: dict[int, Session] = {}
-        self._leaving: deque[tuple[Session, SnapshotChunk, int]] = deque()
-        """Chunks with their bytes that wait for their share of the second."""
+        self._leaving: deque[tuple[Session, Made]] = deque()
+        """Chunks that wait for their share of the second."""
         self._free_ms = 0.0
         """When the next chunk may leave."""
         self.idle: Deadlines[int] = Deadlines()
         self.sending: Deadlines[int] = Deadlines()
         self.sent_bytes = self.sent_chunks = 0
+        self.on_refused: Callable[[ChannelRunner, int], None] = lambda _runner, _now_ms: None
+        """Called when a receiver could not read the files of a table (now_ms)."""
+
+    @property
+    def files_bytes(self) -> int:
+        """Bytes of files that are kept for receivers, whether the tables need them still or not."""
+        chunks = (session.chunks for session in self.sessions.values())
+        return sum(each.bytes for each in chunks if isinstance(each, FileChunks))
 
     def pinned(self, channel: ChannelId) -> dict[NodeId, Seq]:
         """For each receiver of the channel, behind which seq its log needs records."""
@@ -142,7 +142,14 @@ class SnapshotSender:
             self._refuse(sender, request, reason)
             return
         self._opening[place] = request
-        if opening is None:
+        if opening is not None:
+            return
+        knows_files = sender in self._nodes_at_level(TABLE_FILES_LEVEL)
+        if request.in_files and knows_files and not request.without_rows:
+            self._tables.start_files(
+                request.channel, partial(self._open_files, sender, request.channel)
+            )
+        else:
             done = partial(self._open, sender, request.channel)
             self._tables.start_barrier(request.channel, done)
 
@@ -191,19 +198,51 @@ class SnapshotSender:
         return next(found, None)
 
     def _open(self, sender: NodeId, channel: ChannelId, barrier: Barrier, now_ms: int) -> None:
+        """The barrier is taken: offer the table in pairs."""
+        self._open_files(sender, channel, None, barrier, now_ms)
+
+    def _open_files(
+        self,
+        sender: NodeId,
+        channel: ChannelId,
+        files: TableFiles | None,
+        barrier: Barrier,
+        now_ms: int,
+    ) -> None:
+        """The same, in files if they could be had, and are asked for still."""
         request = self._opening.pop((sender, channel))
         reason = self._table_refusal(channel)
-        if reason is None and self._tables.applied_seq(channel) <= request.have_seq:
-            reason = f"nothing above seq {request.have_seq} is applied here"
+        if files is not None and (reason is not None or not request.in_files):
+            self._close_files(files)
+            files = None
+        if reason is None:
+            seq = self._tables.applied_seq(channel) if files is None else files.applied.seq
+            if seq <= request.have_seq:
+                reason = f"nothing above seq {request.have_seq} is applied here"
         if reason is not None:
             self._refuse(sender, request, reason)
+            if files is not None:
+                self._close_files(files)
             return
         # What this state may have beside it, any later one may: the snapshot is later.
-        snapshot = self._tables.snapshot(channel)
-        session = self._begin(sender, request, snapshot, barrier.base_max)
-        session.is_without_rows = request.without_rows
+        chunks: PairChunks | FileChunks
+        if files is None:
+            chunks = PairChunks(channel, self._tables.snapshot(channel))
+            chunks.is_without_rows = request.without_rows
+        else:
+            chunks = FileChunks(channel, files, request.held)
+        session = self._begin(sender, request, chunks, barrier.base_max)
         self._touch(session, now_ms)
         self._offer(session)
+
+    def _close_files(self, files: TableFiles) -> None:
+        """Links to many files are removed away from the node's thread."""
+
+        def close() -> ReadDone:
+            files.close()
+            return lambda _now_ms: None
+
+        self._tables.start_copy_step(close)
 
     def on_ask_rest(self, sender: NodeId, request: AskSnapshotRest, now_ms: int) -> None:
         """Another replica has the first pairs of a table, and needs the others."""
@@ -226,7 +265,7 @@ class SnapshotSender:
             return
         if state is None:
             state = self._tables.snapshot(channel), self._tables.base_max(channel)
-        session = self._begin(sender, request, *state)
+        session = self._begin(sender, request, PairChunks(channel, state[0]), state[1])
         session.rest = ResumePoint(request.after, request.pairs, request.digest)
         self._touch(session, now_ms)
         self._offer(session)
@@ -235,13 +274,15 @@ class SnapshotSender:
     def _hand_on(self, session: Session, position: History) -> tuple[TableSnapshot, Seq] | None:
         """End a session, and keep its snapshot if it is of this position: the table may have moved
         on, but what was begun with it is what is needed."""
-        is_given = session.snapshot.applied == position and not session.is_without_rows
-        if not is_given or self._refusal(session.channel) is not None:
+        chunks = session.chunks
+        is_given = chunks.applied == position and not chunks.is_without_rows
+        is_refused = self._refusal(session.channel) is not None
+        if is_refused or not is_given or not isinstance(chunks, PairChunks):
             self._end(session)
             return None
         session.is_handed_on = True
         self._forget(session)
-        return session.snapshot, session.base_max
+        return chunks.snapshot, session.base_max
 
     def _why_not_at(self, channel: ChannelId, position: History) -> str | None:
         here = self._tables.applied_history(channel)
@@ -251,23 +292,25 @@ class SnapshotSender:
 
     def _compare(self, session: Session) -> None:
         """Read on through what the receiver has."""
-        rest = session.rest
+        rest, chunks = session.rest, session.chunks
         assert rest is not None, "nothing is to be compared"
+        assert isinstance(chunks, PairChunks), "files are compared one by one"
         session.is_reading = True
 
         def read() -> ReadDone:
-            page = session.snapshot.copy_page(session.starts[0], self._settings.chunk_bytes_max)
+            page = chunks.snapshot.copy_page(chunks.starts[0], self._settings.chunk_bytes_max)
             same = [pair for pair in page.pairs if pair[0] <= rest.after]
-            session.digest.add(same)
+            chunks.digest.add(same)
             is_done = len(same) < len(page.pairs) or not page.more
             after = same[-1][0] if same else b""
-            return partial(self._compared, session, rest, after, is_done)
+            return partial(self._compared, session, chunks, rest, after, is_done)
 
         self._tables.start_copy_step(read)
 
     def _compared(
         self,
         session: Session,
+        chunks: PairChunks,
         rest: ResumePoint,
         after: bytes,
         is_done: bool,  # noqa: FBT001 - what the other thread found
@@ -278,12 +321,12 @@ class SnapshotSender:
             self._close(session)
             return
         self._touch(session, now_ms)
-        session.starts[0] = after or session.starts[0]
+        chunks.starts[0] = after or chunks.starts[0]
         if not is_done:
             self._compare(session)
             return
-        digest = session.digest
-        if ResumePoint(session.starts[0] or b"", digest.pairs, digest.digest()) == rest:
+        digest = chunks.digest
+        if ResumePoint(chunks.starts[0] or b"", digest.pairs, digest.digest()) == rest:
             session.rest = None
             self._offer(session)
             return
@@ -295,18 +338,22 @@ class SnapshotSender:
         self,
         sender: NodeId,
         request: AskReplicaSnapshot | AskSnapshotRest,
-        snapshot: TableSnapshot,
+        chunks: PairChunks | FileChunks,
         base_max: Seq,
     ) -> Session:
         self._next_id += 1
         number, channel = self._next_id, request.channel
-        session = Session(number, request.request_id, sender, channel, snapshot, base_max)
+        session = Session(number, request.request_id, sender, channel, chunks, base_max)
         self.sessions[number] = session
         return session
 
     def _offer(self, session: Session) -> None:
-        position = session.snapshot.applied
-        size = 0 if session.is_without_rows else self._tables.table_bytes(session.channel)
+        chunks = session.chunks
+        position, size = chunks.applied, 0
+        if isinstance(chunks, FileChunks):
+            size = chunks.bytes
+        elif not chunks.is_without_rows:
+            size = self._tables.table_bytes(session.channel)
         self._send(
             session.to,
             ReplicaSnapshotOffer(
@@ -317,6 +364,7 @@ class SnapshotSender:
                 position.seq,
                 session.base_max,
                 size,
+                files=chunks.files,
             ),
         )
 
@@ -338,7 +386,7 @@ class SnapshotSender:
             number = request.snapshot_id, request.number
             self._send(sender, SnapshotChunk(request.channel, *number, (), b"", reason=gone))
             return
-        if 0 <= session.last < request.number - CHUNKS_AHEAD:
+        if 0 <= session.chunks.last < request.number - CHUNKS_AHEAD:
             self._end(session)  # the receiver has all: nobody asks so far ahead
             return
         self._touch(session, now_ms)
@@ -354,69 +402,57 @@ class SnapshotSender:
         if session.is_reading or not session.wanted:
             return
         number = session.wanted.popleft()
-        if number >= len(session.starts) or 0 <= session.last < number:
+        chunks = session.chunks
+        if number >= len(chunks.starts) or 0 <= chunks.last < number:
             # The one before was never asked for, or the last one was read: no such chunk.
             session.under_way.discard(number)
             self._read_next(session)
             return
         session.is_reading = True
-        is_first = number == len(session.starts) - 1 and session.last < 0
 
         def read() -> ReadDone:
-            page = session.snapshot.copy_page(
-                session.starts[number], self._settings.chunk_bytes_max
-            )
-            if session.is_without_rows:
-                page = CopyPage(
-                    [pair for pair in page.pairs if pair[0] == POSITION_KEY], more=False
-                )
-            if is_first:
-                digest = session.digest.add_page(page.pairs)
-            else:
-                digest = digest_of_pairs(page.pairs)
-            return partial(self._read_done, session, number, page, digest)
+            made = chunks.read(session.number, number, self._settings.chunk_bytes_max)
+            return partial(self._read_done, session, made)
 
         self._tables.start_copy_step(read)
 
-    def _read_done(
-        self, session: Session, number: int, page: CopyPage, digest: bytes, now_ms: int
-    ) -> None:
+    def _read_done(self, session: Session, made: Made, now_ms: int) -> None:
         session.is_reading = False
         if session.is_over:
             self._close(session)
             return
-        if number == len(session.starts) - 1 and session.last < 0:
-            if page.more:
-                session.starts.append(page.pairs[-1][0])
-            else:
-                session.last = number
-        is_last = number == session.last
-        chunk = SnapshotChunk(
-            session.channel,
-            session.number,
-            number,
-            tuple(page.pairs),
-            digest,
-            is_last,
-            session.digest.pairs if is_last else 0,
-            session.digest.digest() if is_last else b"",
-        )
-        size = sum(len(key) + len(value) for key, value in page.pairs)
-        self._leaving.append((session, chunk, size))
+        session.chunks.took(made)
+        self._leaving.append((session, made))
         self._send_due(now_ms)
         self._read_next(session)
+
+    def on_files_refused(self, sender: NodeId, refused: TableFilesRefused, now_ms: int) -> None:
+        """S13: what was sent here cannot be read there: have the table here looked at."""
+        session = self.sessions.get(refused.snapshot_id)
+        if session is None or (session.to, session.channel) != (sender, refused.channel):
+            return
+        self._end(session)
+        runner = self._channels.get(refused.channel)
+        if runner is not None:
+            self._tell(
+                "replica_snapshot_refused",
+                channel=runner.name,
+                peer=node_name(sender),
+                reason=refused.reason,
+            )
+            self.on_refused(runner, now_ms)
 
     def _send_due(self, now_ms: int) -> None:
         """Let chunks leave, no more bytes in a second than the settings allow."""
         while self._leaving and self._free_ms <= now_ms:
-            session, chunk, size = self._leaving.popleft()
+            session, made = self._leaving.popleft()
             if session.is_over:
                 continue
-            session.under_way.discard(chunk.number)
-            self._send(session.to, chunk)
-            self.sent_bytes += size
+            session.under_way.discard(made.message.number)
+            self._send(session.to, made.message)
+            self.sent_bytes += made.size
             self.sent_chunks += 1
-            took_ms = size * 1_000 / self.second_bytes()
+            took_ms = made.size * 1_000 / self.second_bytes()
             self._free_ms = max(self._free_ms, float(now_ms)) + took_ms
         if self._leaving:
             self.sending.push(_SENDING, int(self._free_ms) + 1)
@@ -480,5 +516,7 @@ class SnapshotSender:
             self._close(session)
 
     def _close(self, session: Session) -> None:
-        if not session.is_handed_on:
-            session.snapshot.close()
+        if isinstance(session.chunks, FileChunks):
+            self._close_files(session.chunks.kept)
+        elif not session.is_handed_on:
+            session.chunks.snapshot.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from raftstore.engine.channel.channel_parts import RoleBefore
@@ -20,6 +21,8 @@ from raftstore.protocol.replica_snapshots import (
     ReplicaSnapshotMessage,
     ReplicaSnapshotOffer,
     SnapshotChunk,
+    TableFilePart,
+    TableFilesRefused,
 )
 from raftstore.types import ChannelId, NodeId, Seq
 
@@ -38,6 +41,15 @@ class ReplicaSnapshots:
             self.receiver.deadlines,
         )
 
+    def report_to(
+        self,
+        replaced: Callable[[ChannelRunner, int], None],
+        refused: Callable[[ChannelRunner, int], None],
+    ) -> None:
+        """Set who is notified of a table that was replaced here, and of one that another replica
+        could not read (now_ms)."""
+        self.receiver.on_replaced, self.sender.on_refused = replaced, refused
+
     def on_message(self, sender: NodeId, message: ReplicaSnapshotMessage, now_ms: int) -> None:
         """A message of another node, to one of the two sides."""
         match message:
@@ -51,8 +63,10 @@ class ReplicaSnapshots:
                 self.sender.on_ask_base(sender, message)
             case ReplicaSnapshotOffer():
                 self.receiver.on_offer(sender, message, now_ms)
-            case SnapshotChunk():
+            case SnapshotChunk() | TableFilePart():
                 self.receiver.on_chunk(sender, message, now_ms)
+            case TableFilesRefused():
+                self.sender.on_files_refused(sender, message, now_ms)
             case BaseOffer():
                 self.receiver.on_base(sender, message, now_ms)
 

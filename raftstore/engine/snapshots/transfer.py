@@ -9,11 +9,13 @@ from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.snapshots.decisions import Lacking
 from raftstore.ports.log import Base
 from raftstore.ports.table_copy import ResumePoint, TableCopy
+from raftstore.ports.table_files import PartsDigest
 from raftstore.protocol.replica_snapshots import (
     AskBase,
     AskReplicaSnapshot,
     AskSnapshotRest,
     SnapshotChunk,
+    TableFilePart,
 )
 from raftstore.types import EMPTY_HISTORY, History, NodeId, node_name
 
@@ -48,14 +50,20 @@ class Transfer:
     copy: TableCopy | None = None
     rest: ResumePoint | None = None
     """How far an attempt before this one had come."""
+    in_files: bool = False
+    """The table is sent in files."""
+    held: dict[str, bytes] = field(default_factory=dict)
+    """Files of an attempt before this one, and their digests."""
+    parts: PartsDigest = field(default_factory=PartsDigest)
+    """Over all parts of files that were written."""
     started_ms: int = 0
     asked_chunks: int = 0
     """The number of the next chunk to be asked for."""
     taken_chunks: int = 0
-    early: dict[int, SnapshotChunk] = field(default_factory=dict)
+    early: dict[int, SnapshotChunk | TableFilePart] = field(default_factory=dict)
     """The chunk behind the next one, when it came first."""
     is_writing: bool = False
-    last: SnapshotChunk | None = None
+    last: SnapshotChunk | TableFilePart | None = None
     pairs: int = 0
     bytes: int = 0
     base: Base | None = None

@@ -76,10 +76,11 @@ class Barriers:
         database: Any,
         shared: Shared,
         done: Callable[[Barrier], object],
+        behind: Callable[[], object] = lambda: None,
     ) -> None:
         """Make the state in ``shared`` durable, behind other barriers; ``done`` is called there.
 
-        ``shared`` was taken of ``database``, and is released.
+        ``shared`` was taken of ``database``, and is released, after ``behind`` was called.
         """
         if self._worker is None:
             self._worker = Worker("raftstore-barrier", self._on_failed)
@@ -90,6 +91,7 @@ class Barriers:
                     return
                 with self._stalls.doing(Area.READS, "a flush of LevelDB", self._path):
                     barrier = self.take(channel, machine, database, shared)
+                    behind()
             finally:
                 shared.release()  # LevelDB must not be closed under it.
             done(barrier)

@@ -6,7 +6,8 @@ in it is verified and durable. Then the file ``raftstore-complete`` is made in i
 the switch. The present generation is the highest that has this file, else generation 0; so a crash
 leaves the former table or the copied one, and never half of one. All others are removed, at the
 next start at the latest; but for the newest copy that is not complete, if the file
-``raftstore-copying`` says of which position it is: the next life goes on with that one.
+``raftstore-copying`` says of which position it is, or ``raftstore-copying-files`` that it is copied
+file by file: the next life goes on with that one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ COMPLETE_NAME: Final = "raftstore-complete"
 """Its presence says that a copied table is whole; it holds the position that was copied."""
 BEGUN_NAME: Final = "raftstore-copying"
 """What a table that is being copied will be: it holds the position of the one that is copied."""
+BEGUN_FILES_NAME: Final = "raftstore-copying-files"
+"""The same of one that is copied file by file; older versions do not know it, and remove it."""
 _SUFFIX: Final = ".g"
 
 
@@ -94,6 +97,11 @@ def begun_position(path: Path, channel: ChannelId) -> History:
     Raises OSError.
     """
     return _position_in(path / BEGUN_NAME, channel)
+
+
+def is_begun_in_files(path: Path) -> bool:
+    """Whether a table was being copied to ``path`` file by file. Raises OSError."""
+    return (path / BEGUN_FILES_NAME).exists()
 
 
 def encode_complete(channel: ChannelId, copied: History) -> bytes:

@@ -7,7 +7,7 @@ once and under a name of our own, and never repaired.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -31,7 +31,10 @@ TABLE_FILES_MAX: Final = 1_000
 _OTHER_FILES: Final = 10
 """What LevelDB reserves beside table files."""
 
-_BEHIND_ALL: Final = b"\xff" * 32
+LEVELS: Final = 7
+"""Of LevelDB, fixed when it is compiled."""
+
+BEHIND_ALL: Final = b"\xff" * 32
 """Behind every key: those begin with the id of a channel."""
 DATABASE_ERRORS: Final = (plyvel.Error,)
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
@@ -97,7 +100,7 @@ def close_while_serving(database: Any) -> None:
     that call says is not believed; who closes a database reads back what he needs of it.
     """
     with suppress(*DATABASE_ERRORS):
-        database.compact_range(start=_BEHIND_ALL)
+        database.compact_range(start=BEHIND_ALL)
     database.close()
 
 
@@ -134,6 +137,19 @@ def keys_between(database: Any, start: bytes, stop: bytes) -> Iterator[bytes]:
     """Keys of [start, stop), in order."""
     with iterated(database, start=start, stop=stop, include_value=False) as keys:
         yield from keys
+
+
+def memory_bytes(databases: Iterable[Any]) -> int:
+    """Approximate memory of their buffers and caches."""
+    name = b"leveldb.approximate-memory-usage"
+    return sum(int(each.get_property(name) or 0) for each in databases)
+
+
+def files_by_level(databases: Iterable[Any]) -> tuple[int, ...]:
+    """Number of files at each level, of all of them."""
+    all_of_them = list(databases)
+    names = [b"leveldb.num-files-at-level%d" % level for level in range(LEVELS)]
+    return tuple(sum(int(each.get_property(name) or 0) for each in all_of_them) for name in names)
 
 
 def opening_error(path: Path, error: Exception) -> StorageError:

@@ -12,13 +12,16 @@ LevelDB opens (and tidies up) anything, these are looked for:
   batch carries LevelDB's sequence number and how many it takes: a hole shows in these.
 
 All of it is read only. What is damaged in other ways LevelDB reports itself.
+
+The MANIFEST also says which table files the database consists of, for those who keep these
+(``table_files``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 BLOCK_BYTES: Final = 32_768
 HEADER_BYTES: Final = 7
@@ -65,17 +68,48 @@ def _batches(data: bytes) -> Iterator[tuple[int, int]]:
         yield int.from_bytes(payload[:8], "little"), int.from_bytes(payload[8:12], "little")
 
 
+class Version(NamedTuple):
+    """The newest state of a database, as its MANIFEST has it."""
+
+    log_number: int
+    """Of the oldest write-ahead log that holds something which is in no table file."""
+    files: dict[int, int]
+    """Numbers of its table files, and how many bytes each has."""
+
+
+def version_in(manifest: bytes) -> Version:
+    """The newest version that LevelDB would find in this MANIFEST: a last entry that is not whole
+    is not looked at. Raises ValueError or IndexError: its form is unknown."""
+    log_number, files = 0, dict[int, int]()
+    for edit in _payloads(manifest):
+        for tag, number, size in _fields(edit):
+            if tag == _LOG_NUMBER:
+                log_number = number
+            elif tag == _DELETED_FILE:
+                files.pop(number, None)
+            elif tag == _NEW_FILE:
+                files[number] = size
+    return Version(log_number, files)
+
+
+def manifest_of(directory: Path) -> str:
+    """The name of the MANIFEST that CURRENT names. Raises OSError or ValueError."""
+    return (directory / "CURRENT").read_text(encoding="ascii").strip()
+
+
 def _log_number(directory: Path) -> int | None:
     """The oldest write-ahead log that the newest MANIFEST needs; None when it cannot be read."""
-    found = None
     try:
-        name = (directory / "CURRENT").read_text(encoding="ascii").strip()
-        data = (directory / name).read_bytes()
-        for edit in _payloads(data):
-            found = _log_number_of(edit, found)
+        data = (directory / manifest_of(directory)).read_bytes()
+        numbers = [
+            number
+            for edit in _payloads(data)
+            for tag, number, _ in _fields(edit)
+            if tag == _LOG_NUMBER
+        ]
     except (OSError, ValueError, IndexError):
         return None
-    return found
+    return numbers[-1] if numbers else None
 
 
 def _payloads(data: bytes) -> Iterator[bytes]:
@@ -100,27 +134,27 @@ def _payloads(data: bytes) -> Iterator[bytes]:
         at += HEADER_BYTES + length
 
 
-def _log_number_of(edit: bytes, before: int | None) -> int | None:
-    """The log number after this version edit. Raises ValueError or IndexError: unknown form."""
+def _fields(edit: bytes) -> Iterator[tuple[int, int, int]]:
+    """The fields of a version edit that say something here: its tag, a number, and the bytes of a
+    new file. Raises ValueError or IndexError: unknown form."""
     at = 0
     while at < len(edit):
         tag, at = _varint(edit, at)
-        if tag == _LOG_NUMBER:
-            before, at = _varint(edit, at)
-        elif tag in (_NEXT_FILE, _LAST_SEQUENCE, _PREVIOUS_LOG):
-            _, at = _varint(edit, at)
+        number = size = 0
+        if tag in (_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _PREVIOUS_LOG):
+            number, at = _varint(edit, at)
         elif tag == _COMPARATOR:
             at = _after_string(edit, at)
         elif tag == _POINTER:
             at = _after_string(edit, _varint(edit, at)[1])
         elif tag in (_DELETED_FILE, _NEW_FILE):
-            for _ in range(2 if tag == _DELETED_FILE else 3):
-                _, at = _varint(edit, at)
+            number, at = _varint(edit, _varint(edit, at)[1])
             if tag == _NEW_FILE:
+                size, at = _varint(edit, at)
                 at = _after_string(edit, _after_string(edit, at))
         else:
             raise ValueError(f"a version edit has the unknown tag {tag}")
-    return before
+        yield tag, number, size
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -27,14 +27,16 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any, Final
+from typing import Any
 
 from raftstore.config import StorageSettings
 from raftstore.errors import StorageError
 from raftstore.ports.table_copy import TableCopy
 from raftstore.ports.tables import (
     AskBetween,
+    Barrier,
     BarrierDone,
+    FilesDone,
     FoundRows,
     MergeDone,
     Page,
@@ -45,10 +47,12 @@ from raftstore.protocol.records import Record
 from raftstore.record_machine import RecordMachine, Row, is_expired
 from raftstore.rows.sealing import seal
 from raftstore.storage.stalls import UNWATCHED, StallWatch
+from raftstore.storage.tables import leveldb_database
 from raftstore.storage.tables.applied_channel import AppliedChannel
 from raftstore.storage.tables.applier import Applier, OnApplied
 from raftstore.storage.tables.barriers import Barriers, base_max_of
 from raftstore.storage.tables.channel_database import NOTHING, ChannelDatabase
+from raftstore.storage.tables.content_hashes import ContentHashes
 from raftstore.storage.tables.copy_steps import CopySteps
 from raftstore.storage.tables.keys import STORE_ID, channel_end
 from raftstore.storage.tables.leveldb_database import DATABASE_ERRORS, close_while_serving
@@ -57,13 +61,11 @@ from raftstore.storage.tables.live_reads import LiveReads
 from raftstore.storage.tables.merges import MergeJob, Merges
 from raftstore.storage.tables.snapshots import LevelDbSnapshot, SnapshotReads
 from raftstore.storage.tables.table_copy import LevelDbCopy
+from raftstore.storage.tables.table_files import KeptFiles
 from raftstore.storage.tables.tables_directory import OPENING_THREADS, OnOpened, TablesDirectory
 from raftstore.storage.tables.views import Shared, Views
 from raftstore.storage.worker import Post, Worker
 from raftstore.types import ChannelId, History, Seq
-
-LEVELS: Final = 7
-"""Of LevelDB, fixed when it is compiled."""
 
 
 class LevelDbTables:
@@ -85,7 +87,6 @@ class LevelDbTables:
             failed=self._reads.failed,
             piece_applied=self._piece_applied,
         )
-        self._hashing: Worker | None = None
         self._making: ThreadPoolExecutor | None = None
         """Makes the databases of new channels ahead of their first records."""
         self._removing: Worker | None = None
@@ -95,10 +96,12 @@ class LevelDbTables:
         """By a copied table: where they are, and whether they are put aside and not removed."""
         self._copies: list[LevelDbCopy] = []
         """Tables that are being copied here."""
+        self._kept_files = KeptFiles()
         self._removing_lock = Lock()
         self._has_threads = False
         self._is_closing = Event()
         self._snapshots = SnapshotReads(self._reads, self._report_failure)
+        self._hashes = ContentHashes(self._reads, self._report_failure)
         self._barriers = Barriers(self._reads, self._report_failure)
         self._merges = Merges(self._reads, self._report_failure)
         self._copy_steps = CopySteps(self._report_failure, home.rest_times_max)
@@ -180,8 +183,7 @@ class LevelDbTables:
         self._applier.stop()
         if self._making is not None:
             self._making.shutdown(cancel_futures=True)
-        if self._hashing is not None:
-            self._hashing.stop()
+        self._hashes.close()
         self._snapshots.close()
         self._barriers.close()
         self._merges.close()
@@ -194,6 +196,7 @@ class LevelDbTables:
             database.close()
         for copy in self._copies:
             copy.close()
+        self._kept_files.close()
 
     # --- TableStore -------------------------------------------------------------------------------
 
@@ -368,11 +371,16 @@ class LevelDbTables:
     def start_barrier(self, channel: ChannelId, done: BarrierDone) -> None:
         """Make what readers see of the channel now survive a power cut, on a thread of its own."""
         hand_over = self._hand_over()
+        self._start_barrier(channel, lambda barrier: hand_over(partial(done, barrier)))
+
+    def _start_barrier(
+        self,
+        channel: ChannelId,
+        done: Callable[[Barrier], object],
+        behind: Callable[[], object] = lambda: None,
+    ) -> None:
         database, machine = self._databases[channel].source, self._channels[channel].machine
-        shared = self._shared(channel)
-        self._barriers.start(
-            channel, machine, database, shared, lambda barrier: hand_over(partial(done, barrier))
-        )
+        self._barriers.start(channel, machine, database, self._shared(channel), done, behind)
 
     def start_merge(
         self, channel: ChannelId, done: MergeDone, *, is_quiet: bool, is_urgent: bool
@@ -394,34 +402,16 @@ class LevelDbTables:
     def content_hash(self, channel: ChannelId) -> tuple[bytes, int, Seq]:
         """Digest over all rows of a snapshot in key order, their number, and its applied seq."""
         self._reads.check()
-        return self._hash_shared(channel, self._shared(channel))
+        return self._hashes.take(channel, self._shared(channel))
 
     def start_content_hash(
         self, channel: ChannelId, done: Callable[[bytes, int, Seq], None]
     ) -> None:
-        """The same on a thread of its own; ``done`` is called on the loop thread. What is still
-        queued when the tables are closed is not taken.
-        """
+        """The same on a thread of its own; ``done`` is called on the loop thread, but no more when
+        the tables were closed."""
         self._reads.check()
-        shared = self._shared(channel)
-        post = self._post
-        assert post is not None, "start comes first"
-        if self._hashing is None:
-            self._hashing = Worker("raftstore-hash", self._report_failure)
-
-        def take_hash() -> None:
-            if self._is_closing.is_set():
-                shared.release()  # LevelDB must not be closed under it.
-            else:
-                post(partial(done, *self._hash_shared(channel, shared)))
-
-        self._hashing.submit(take_hash)
-
-    def _hash_shared(self, channel: ChannelId, shared: Shared) -> tuple[bytes, int, Seq]:
-        try:
-            return self._reads.content_hash(shared.snapshot, channel)
-        finally:
-            shared.release()
+        assert self._post is not None, "start comes first"
+        self._hashes.start(channel, self._shared(channel), self._post, done)
 
     def _report_failure(self, error: StorageError) -> None:
         assert self._post is not None
@@ -472,10 +462,23 @@ class LevelDbTables:
         except DATABASE_ERRORS as error:
             raise self._reads.failed(error, channel) from error
 
-    def begin_copy(self, channel: ChannelId, position: History) -> LevelDbCopy:
+    def start_files(self, channel: ChannelId, done: FilesDone) -> None:
+        """Take a barrier, and keep the files of the state behind it; on the thread of barriers."""
+        hand_over = self._hand_over()
+        # What a view hides from readers is in the files.
+        path, is_shown = self._home.place(channel), channel in self._views.shown
+        link = self._kept_files.link(None if is_shown else path, self.applied_history(channel))
+        self._start_barrier(
+            channel, lambda barrier: hand_over(partial(done, link.found, barrier)), link
+        )
+
+    def begin_copy(
+        self, channel: ChannelId, position: History, *, in_files: bool = False
+    ) -> LevelDbCopy:
         """Begin a table for the channel aside from the one it has; it takes no file yet."""
         self._reads.check()
-        return self._kept(self._home.begin_copy(channel, position, len(self._databases)))
+        count = len(self._databases)
+        return self._kept(self._home.begin_copy(channel, position, count, in_files=in_files))
 
     def begun_copy(self, channel: ChannelId) -> LevelDbCopy | None:
         """Hand over the copy that an earlier life of the node began, once; None: there is none."""
@@ -517,16 +520,11 @@ class LevelDbTables:
 
     def memory_bytes(self) -> int:
         """Approximate memory of the databases' buffers and caches."""
-        name = b"leveldb.approximate-memory-usage"
-        return sum(int(source.get_property(name) or 0) for source in self._sources())
+        return leveldb_database.memory_bytes(self._sources())
 
     def files_by_level(self) -> tuple[int, ...]:
         """Number of files at each level, of all databases."""
-        names = [b"leveldb.num-files-at-level%d" % level for level in range(LEVELS)]
-        sources = self._sources()
-        return tuple(
-            sum(int(source.get_property(name) or 0) for source in sources) for name in names
-        )
+        return leveldb_database.files_by_level(self._sources())
 
     def _sources(self) -> list[Any]:
         """The databases there are."""

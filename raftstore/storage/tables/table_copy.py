@@ -46,6 +46,8 @@ READ_BYTES: Final = 256 * KIB
 class LevelDbCopy:
     """ports.TableCopy over plyvel."""
 
+    in_files = False
+
     def __init__(
         self,
         channel: ChannelId,

@@ -24,12 +24,14 @@ from raftstore.config import StorageSettings
 from raftstore.errors import CorruptRecordError, StoreIdentityError
 from raftstore.storage.files import FileOps, persisting, starting
 from raftstore.storage.quarantine import free_place
+from raftstore.storage.tables.files_copy import LevelDbFilesCopy
 from raftstore.storage.tables.generations import (
     TABLES_DIRECTORY,
     Generation,
     begun_position,
     copied_position,
     generations_in,
+    is_begun_in_files,
     path_of,
     present,
 )
@@ -175,11 +177,14 @@ class TablesDirectory:
 
     # --- generations ------------------------------------------------------------------------------
 
-    def begin_copy(self, channel: ChannelId, position: History, databases: int) -> LevelDbCopy:
+    def begin_copy(
+        self, channel: ChannelId, position: History, databases: int, *, in_files: bool = False
+    ) -> LevelDbCopy:
         """Begin a copied table of the channel in a generation of its own; it takes no file yet."""
         newest = max(self._newest.get(channel, 0), self._numbers.get(channel, 0))
         self._newest[channel] = newest + 1
-        return self._copy(Generation(channel, newest + 1), position, databases)
+        copied = Generation(channel, newest + 1)
+        return self._copy(copied, position, databases, in_files=in_files)
 
     def begun_copy(self, channel: ChannelId, databases: int) -> LevelDbCopy | None:
         """Hand over the copy that an earlier life of the node began, once; None: there is none."""
@@ -189,16 +194,20 @@ class TablesDirectory:
         found = Generation(channel, number)
         with persisting(self.path / found.name, "reading what a table is copied from"):
             position = begun_position(self.path / found.name, channel)
-        return self._copy(found, position, databases)
+            in_files = is_begun_in_files(self.path / found.name)
+        return self._copy(found, position, databases, in_files=in_files)
 
     def begun_channels(self) -> tuple[ChannelId, ...]:
         """Channels with such a copy, in a stable order."""
         return tuple(sorted(self._begun))
 
-    def _copy(self, copied: Generation, position: History, databases: int) -> LevelDbCopy:
+    def _copy(
+        self, copied: Generation, position: History, databases: int, *, in_files: bool
+    ) -> LevelDbCopy:
         share = share_of(self._settings, max(1, databases))
         path = self.path / copied.name
-        return LevelDbCopy(copied.channel, position, path, self._settings, share)
+        kind = LevelDbFilesCopy if in_files else LevelDbCopy
+        return kind(copied.channel, position, path, self._settings, share)
 
     def switched(self, channel: ChannelId, path: Path) -> Path:
         """The database at ``path`` is complete and is the channel's from now on; return where the
@@ -307,7 +316,8 @@ class TablesDirectory:
         """The newest copy that an earlier life began; it is kept, and nothing reads it."""
         newest = numbers[-1]
         path = self.path / Generation(channel, newest).name
-        if newest <= (current or 0) or begun_position(path, channel) == EMPTY_HISTORY:
+        is_begun = is_begun_in_files(path) or begun_position(path, channel) != EMPTY_HISTORY
+        if newest <= (current or 0) or not is_begun:
             return None
         self._begun[channel] = self._newest[channel] = newest
         return newest

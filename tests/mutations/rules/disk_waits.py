@@ -147,7 +147,7 @@ DISK_WAITS_RULES: tuple[Mutation, ...] = (
         "B8-copy-goes-on",
         "A copy goes on although others have filled the disk meanwhile.",
         Edit(
-            "SnapshotReceiver.on_chunk",
+            "ChunkTaking.on_chunk",
             "self._shortage(left_bytes)",
             "None",
         ),

@@ -26,7 +26,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A node stands still while LevelDB ends what it writes of a copied table.",
         Edit(
             "close_while_serving",
-            "with suppress(*DATABASE_ERRORS):\n        database.compact_range(start=_BEHIND_ALL)",
+            "with suppress(*DATABASE_ERRORS):\n        database.compact_range(start=BEHIND_ALL)",
             "",
         ),
         directed(COPY + "database_that_was_filled_is_waited_for_before_it_is_closed"),
@@ -114,8 +114,9 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.4-half-copied",
         "A copy is switched to with its first chunk.",
-        Edit("SnapshotReceiver._written", "not chunk.is_last", "False"),
-        Edit("SnapshotReceiver._verified", "copy.found() != expected", "False"),
+        Edit("ChunkTaking._written", "chunk.is_last", "True"),
+        Edit("SnapshotReceiver._verified", "found != expected", "False"),
+        Edit("SnapshotReceiver.have_all", "transfer.parts.digest() != last.all_digest", "False"),
         COPIED,
     ),
     mutation(
@@ -148,7 +149,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "S12-chunk",
         "A chunk that is not what its sender read is written.",
         Edit(
-            "SnapshotReceiver._write_next",
+            "_write_pairs",
             "digest_of_pairs(pairs) == chunk.digest",
             "True",
         ),
@@ -159,7 +160,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A copied table is switched to whatever was read back of it.",
         Edit(
             "SnapshotReceiver._verified",
-            "copy.found() != expected",
+            "found != expected",
             "False",
         ),
         directed(WORLDS + "table_that_was_not_read_back_as_it_was_sent_is_not_switched_to"),
@@ -321,7 +322,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "The rest of a table is sent behind first pairs that are not this table's.",
         Edit(
             "SnapshotSender._compared",
-            "ResumePoint(session.starts[0] or b'', digest.pairs, digest.digest()) == rest",
+            "ResumePoint(chunks.starts[0] or b'', digest.pairs, digest.digest()) == rest",
             "True",
         ),
         directed(REST + "rest_behind_other_pairs_is_refused"),
@@ -347,8 +348,8 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A node that does not know how to go on with a table is asked to.",
         Edit(
             "SnapshotParts.send",
-            "self.gives_rest(to) if is_rest else self.knows(to)",
-            "self.knows(to)",
+            "isinstance(message, AskSnapshotRest)",
+            "False",
         ),
         directed(REST + "question_is_not_repeated_to_a_node_that_came_back_as_an_older_version"),
     ),
@@ -356,7 +357,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "O6-rest-for-ever",
         "A copy whose rest nobody has is asked for and for, and never begun anew.",
         Edit(
-            "SnapshotReceiver._ask_table",
+            "SnapshotReceiver._why_begin_anew",
             "reason is None and tries > len(self._parts.sources(transfer.runner))",
             "False",
         ),
@@ -465,7 +466,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A sender takes the end of a copy for a question.",
         Edit(
             "SnapshotSender.on_ask_chunk",
-            "0 <= session.last < request.number - CHUNKS_AHEAD",
+            "0 <= session.chunks.last < request.number - CHUNKS_AHEAD",
             "False",
         ),
         directed(SENDER + "snapshot_goes_when_its_receiver_has_all_of_it"),

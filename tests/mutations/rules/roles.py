@@ -192,7 +192,7 @@ ROLE_RULES: tuple[Mutation, ...] = (
     mutation(
         "W7-no-rows",
         "A witness whose log begins too early copies the whole table of another replica.",
-        Edit("SnapshotReceiver._ask_table", "not transfer.runner.has_rows", "False"),
+        Edit("SnapshotReceiver._ask_whole", "not transfer.runner.has_rows", "False"),
         directed(WITNESSES + "log_of_a_witness_is_trimmed_and_it_never_asks_for_a_table"),
     ),
 )

@@ -7,15 +7,22 @@ thread of copies and one on the node's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from raftstore.config import SnapshotSettings
 from raftstore.engine.snapshots.parts import SnapshotParts
 from raftstore.errors import CorruptRecordError
-from raftstore.policy.levels import SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL, WITNESS_BASE_LEVEL
+from raftstore.policy.levels import (
+    SNAPSHOT_LEVEL,
+    SNAPSHOT_REST_LEVEL,
+    TABLE_FILES_LEVEL,
+    WITNESS_BASE_LEVEL,
+)
 from raftstore.ports.log import EMPTY_BASE, Base
 from raftstore.ports.table_copy import CopyDigest, CopyPage, Pair, ResumePoint
+from raftstore.ports.table_files import FileDigest, HeldFile, TableFile
 from raftstore.ports.tables import Barrier
 from raftstore.protocol.message import Message
 from raftstore.types import ChannelConfig, ChannelId, History, NodeId, Role, Seq, Term, channel_id
@@ -70,8 +77,35 @@ class Snapshot:
         self.closed += 1
 
 
+FILES = {"000005.ldb": bytes(range(40)), "MANIFEST-000002": b"names all"}
+"""Two chunks of 25 bytes, and one."""
+
+
+class Files:
+    """The files of one state of a table."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.applied = History(Term(4), Seq(bench.applied))
+        self.files = tuple(TableFile(name, len(content)) for name, content in FILES.items())
+        self.closed = 0
+
+    def read(self, number: int, at: int, bytes_max: int) -> bytes:
+        """Bytes of one of them."""
+        assert not self.closed, "files were read that nobody keeps"
+        name = self.files[number].name
+        self._bench.did.append(f"read {name} {at}")
+        return FILES[name][at : at + bytes_max]
+
+    def close(self) -> None:
+        """They are read no more."""
+        self.closed += 1
+
+
 class Copy:
     """A table that is being built aside."""
+
+    in_files = False
 
     def __init__(self, bench: Bench, position: History, pairs: int = 0) -> None:
         self._bench = bench
@@ -123,6 +157,50 @@ class Copy:
         self._do("abandon")
 
 
+class FilesCopy(Copy):
+    """The same of files."""
+
+    in_files = True
+
+    def __init__(self, bench: Bench, position: History, held: int = 0) -> None:
+        super().__init__(bench, position)
+        self.written = dict(list(FILES.items())[:held])
+        self.kept = list[str]()
+        self.as_read = b"", 5, History(Term(4), Seq(60))
+        self.left_to_look = 2
+
+    def look(self, bytes_max: int) -> bool:
+        """Read some of what is there."""
+        self._do(f"look {bytes_max}")
+        self.left_to_look -= 1
+        return not self.left_to_look
+
+    def held(self) -> tuple[HeldFile, ...]:
+        """All that is there."""
+        return tuple(held_of(name, content) for name, content in self.written.items())
+
+    def begin(self, position: History) -> None:
+        """Somebody has this position."""
+        self._do("begin")
+        self.position = position
+
+    def write_part(self, name: str, at: int, content: bytes, *, is_last: bool) -> None:
+        """Take in what comes next."""
+        self._do(f"write {name} {at}" + (" to its end" if is_last else ""))
+        self.written[name] = (b"" if at == 0 else self.written[name]) + content
+
+    def keep(self, name: str, *, is_whole: bool) -> None:
+        """It is the sender's."""
+        self._do(f"keep {name}" + (" whole" if is_whole else ""))
+
+
+def held_of(name: str, content: bytes) -> HeldFile:
+    """A file that a receiver has."""
+    digest = FileDigest()
+    digest.add(content)
+    return HeldFile(name, len(content), digest.digest())
+
+
 class Bench:
     """A node with two channels that it leads, or follows, and what it says and does."""
 
@@ -146,6 +224,13 @@ class Bench:
         self.known = {B, C}
         self.knows_rest: set[NodeId] = set()
         """Nodes that give tables they do not lead, and the rest of some."""
+        self.knows_files: set[NodeId] = set()
+        """Nodes that give and take tables in files."""
+        self.has_files = True
+        """Whether the files of tables can be had here."""
+        self.files: list[Files | None] = []
+        """What is kept of the table's files, for each time that they were asked for; None: they
+        cannot be had."""
         self.base_max = 27
         self.begun: dict[ChannelId, Copy] = {}
         """Copies of an earlier life."""
@@ -207,6 +292,7 @@ class Bench:
             base_max=lambda channel: Seq(self.base_max),
             begun_copy=lambda channel: self.begun.pop(channel, None),
             start_barrier=lambda channel, done: self.barriers.append((channel, done)),
+            start_files=self._start_files,
             snapshot=self._snapshot,
             table_bytes=lambda channel: 4_321,
             start_copy_step=self.steps.append,
@@ -240,6 +326,8 @@ class Bench:
     def _nodes_at_level(self, level: int) -> tuple[NodeId, ...]:
         if level == WITNESS_BASE_LEVEL:
             return tuple(self.known - self.older)
+        if level == TABLE_FILES_LEVEL:
+            return tuple(self.known & self.knows_files)
         assert level in (SNAPSHOT_LEVEL, SNAPSHOT_REST_LEVEL)
         return tuple(self.known if level == SNAPSHOT_LEVEL else self.known & self.knows_rest)
 
@@ -250,9 +338,17 @@ class Bench:
         self.snapshots.append(Snapshot(History(Term(4), Seq(self.applied))))
         return self.snapshots[-1]
 
-    def _begin_copy(self, channel: ChannelId, position: History) -> Copy:
-        self.copies.append(Copy(self, position))
-        return self.copies[-1]
+    def _start_files(
+        self, channel: ChannelId, done: Callable[[Files | None, Barrier, int], None]
+    ) -> None:
+        found = Files(self) if self.has_files else None
+        self.files.append(found)
+        self.barriers.append((channel, partial(done, found)))
+
+    def _begin_copy(self, channel: ChannelId, position: History, *, in_files: bool = False) -> Copy:
+        copy = FilesCopy(self, position) if in_files else Copy(self, position)
+        self.copies.append(copy)
+        return copy
 
     def _rebase(self, channel: ChannelId, base: Base) -> int:
         self.did.append(f"rebase {self.name(channel)}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.snapshots.sender import SnapshotSender
+from raftstore.ports.table_files import HeldFile
 from raftstore.protocol.replica_snapshots import AskReplicaSnapshot, AskSnapshotChunk
 from raftstore.types import ChannelId, NodeId, Seq
 from tests.unit.engine.snapshots_bench import CHANNEL, B, Bench
@@ -23,6 +24,16 @@ class Sending(Bench):
     ) -> None:
         """A replica needs a table."""
         self.sender.on_ask(sender, AskReplicaSnapshot(channel, request_id, Seq(have), Seq(9)))
+
+    def opened_files(self, *held: HeldFile) -> int:
+        """The files of a table are served; return their number."""
+        self.sender.on_ask(
+            B, AskReplicaSnapshot(CHANNEL, 5, Seq(50), Seq(9), in_files=True, held=held)
+        )
+        self.barrier()
+        [offer] = self.said()
+        assert offer.files == 2, offer.reason
+        return int(offer.snapshot_id)
 
     def opened(self, sender: NodeId = B, channel: ChannelId = CHANNEL, base_max: int = 33) -> int:
         """A snapshot is served; return its number."""

@@ -320,7 +320,7 @@ def metrics_of(node: SimNode) -> dict[tuple[str, str], float]:
     return {
         (name.removeprefix(before), labels[0][1]): value
         for name, labels, value in node.runner.reports.metrics()[0]
-        if name.startswith(before)
+        if name.startswith(before) and labels
     }
 
 

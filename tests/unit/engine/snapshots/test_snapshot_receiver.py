@@ -41,7 +41,7 @@ from tests.unit.engine.snapshots_bench import (
 def test_channel_that_needs_a_snapshot_begins_with_a_barrier_of_its_own_table() -> None:
     """The question depends on what the table here allows; nothing is said before."""
     bench = Receiving()
-    assert bench.receiver.received_bytes == 0
+    assert bench.receiver.taking.received_bytes == 0
     bench.receiver.needed(bench.mine, 900)
     assert bench.due_ms == 900
     bench.timer()
@@ -428,7 +428,7 @@ def test_whole_table_is_written_read_back_switched_to_and_opened_in_this_order()
     }
     assert bench.told() == [("replica_snapshot_finished", finished)]
     assert not bench.receiver.transfers
-    assert bench.receiver.received_bytes == 50
+    assert bench.receiver.taking.received_bytes == 50
     assert bench.due_ms == NEVER_MS
     assert not bench.steps
 
@@ -536,7 +536,7 @@ def test_chunk_counts_once() -> None:
     bench.chunk(1)
     assert not bench.steps
     assert bench.copies[0].pairs == PAIRS[:4]
-    assert bench.receiver.received_bytes == 40
+    assert bench.receiver.taking.received_bytes == 40
 
 
 @pytest.mark.parametrize(
@@ -632,7 +632,7 @@ def test_damaged_chunk_is_not_written_but_asked_for_again(pairs: tuple[Pair, ...
     assert bench.done() == []
     damage = {"channel": "orders/3", "peer": "n2", "number": 0}
     assert bench.told() == [("replica_snapshot_chunk_damaged", damage)]
-    assert bench.receiver.received_bytes == 0
+    assert bench.receiver.taking.received_bytes == 0
     assert not bench.sent
     bench.timer(bench.due_ms)
     assert bench.numbers() == [0], "the next one is here already"

@@ -94,7 +94,7 @@ def test_copy_of_an_earlier_life_is_read_back_and_gone_on_with() -> None:
     assert did[:3] == ["write", "write", "finish"]
     assert did[-3:] == ["complete", "install orders/3", "reopen orders/3"]
     assert not bench.copies, "no other was begun"
-    assert bench.receiver.received_chunks == 2
+    assert bench.receiver.taking.received_chunks == 2
 
 
 def test_sender_that_still_compares_is_given_time() -> None:

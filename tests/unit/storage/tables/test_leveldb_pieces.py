@@ -134,13 +134,13 @@ def test_store_closes_after_the_hash_at_hand(tables: Any, monkeypatch: pytest.Mo
     for channel in (CHANNEL, OTHER, CHANNEL):
         tables.start_content_hash(channel, lambda *_told: None)
     assert at_work.wait(20)
-    stop = tables._hashing.stop
+    stop = tables._hashes._worker.stop
 
     def stop_hashing() -> None:
         go_on.set()
         stop()
 
-    monkeypatch.setattr(tables._hashing, "stop", stop_hashing)
+    monkeypatch.setattr(tables._hashes._worker, "stop", stop_hashing)
     tables.close()
     assert hashed == [CHANNEL]
     assert calls.qsize() == 1
