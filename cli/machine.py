@@ -387,7 +387,7 @@ def _remedy(codecs: Codecs) -> str:
 
 
 def _say_if_bytes(context: Context, codecs: Codecs) -> None:
-    """What is shown as bytes looks like no value of the machine."""
+    """Say so, for bytes look like no value of the machine."""
     if codecs.lacks:
         context.say(f"shown as bytes: {_remedy(codecs)}")
 

@@ -129,7 +129,7 @@ class Entry(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """What one node holds of the channel. Everything is durable at once."""
+    """A replica of the channel. Everything that it holds is durable at once."""
 
     number: int = 0
     term: int = 0
@@ -142,7 +142,7 @@ class Replica(NamedTuple):
 
     @property
     def history(self) -> tuple[int, int]:
-        """What votes compare."""
+        """Term and number of the last record, which votes compare."""
         return (self.log[-1].term if self.log else 0, len(self.log))
 
 
@@ -173,7 +173,7 @@ class State(NamedTuple):
 
 
 class BrokenError(AssertionError):
-    """What must not be."""
+    """A promise does not hold."""
 
 
 class Found(NamedTuple):
@@ -514,7 +514,7 @@ class Model:
         return state._replace(row=self._row(after))
 
     def _host(self, state: State, at: int) -> Iterator[tuple[str, State]]:
-        """What a node does by its copy of the catalog, which it reads at any time."""
+        """The steps of a node by its copy of the catalog, which it reads at any time."""
         node, name = state.nodes[at], self.names[at]
         if node.row != state.row:
             yield f"{name} reads", self._with(state, at, node.replica, row=state.row)
@@ -628,7 +628,7 @@ class Model:
         return self._reported(state, one) or state
 
     def _elect(self, state: State, highest: int) -> State:
-        """Whoever wins among those with the most history; terms go as high as they must."""
+        """Elect one with the most history; terms go as high as they must."""
         best: tuple[tuple[int, int], State] | None = None
         for at, node in enumerate(state.nodes):
             one = node.replica

@@ -136,8 +136,10 @@ class AsyncChannelSetState:
     async def put_portion(
         self, channel: ChannelId, portion: RestorePortion, *, timeout: float | None = None
     ) -> Seq:
-        """Have a portion applied by all replicas; return the seq of its record. Given again it is
-        applied no second time. RejectedError: it is not the next one."""
+        """Have a portion applied by all replicas; return the seq of its record.
+
+        Given again it is applied no second time. RejectedError: it is not the next one.
+        """
         deadline_ms = self._context.deadline_ms(timeout)
         write = Write(channel, RecordKind.MACHINE_RESTORE, encode_portion(portion), 1)
         try:

@@ -27,7 +27,7 @@ BACKUP_SET_RULES: tuple[Mutation, ...] = (
     mutation(
         "set-backup-seq",
         "A restored machine is given seqs that it was given before.",
-        Edit("as_the_machine_sees", "record.last_seq + origin.seq_base", "record.last_seq"),
+        Edit("as_the_machine_sees", "seen_seq(record.last_seq, origin)", "record.last_seq"),
         directed(NUMBERS),
     ),
     mutation(

@@ -290,7 +290,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
     mutation(
         "machine-slow-unseen",
         "A machine at a command that never ends looks as if it were at nothing.",
-        Edit("UserMachine._run", "self.at_work = record", "pass"),
+        Edit("UserMachine._run", "self.at_work = record or seen", "pass"),
         directed(ADAPTER + "the_machine_says_what_it_is_at_and_nothing_behind_it"),
     ),
     mutation(

@@ -1,4 +1,4 @@
-"""What people get wrong with asyncio: a client that was not awaited, or taken to another loop."""
+"""Mistakes with asyncio: a client that was not awaited, or taken to another loop."""
 
 from __future__ import annotations
 
