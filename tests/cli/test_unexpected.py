@@ -1,4 +1,4 @@
-"""An error that no command expects: a code of its own, since 1 would say that there is no such row."""
+"""An error that no command expects: a code of its own, since 1 says that there is no such row."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_paused_nodes_run_but_say_nothing(kind: str, count: int) -> None:
     calm_again(world, heal)
 
 
-ELSEWHERE = ("batch.", "copy.")
+ELSEWHERE = ("batch.", "copy.", "files.")
 """Tests of micro-batches and of replica snapshots have their own."""
 
 

@@ -250,7 +250,7 @@ BACKUP_RULES: tuple[Mutation, ...] = (
     mutation(
         "backup-base-of-others",
         "Where two clusters use a place, each reads everything again at every backup.",
-        Edit("_newest", "any(table.uuid in tables for table in manifest.tables)", "True"),
+        Edit("_newest", "any(uuid in wanted for uuid in held)", "True"),
         directed(CLIENT + "backup_of_other_tables_is_no_base"),
     ),
     mutation(
