@@ -24,8 +24,8 @@ def shown(client: Client) -> ReplicaChange:
 
 def test_replicas_move_from_three_nodes_to_others_under_load(tmp_path: Path) -> None:
     """[n1,n2,n3] -> [n2,n3,n4] and back, the second time by the shell: no acknowledged row is
-    missing, every write and every bounded read ends well, and a node that lost its replica deletes
-    what it held."""
+    missing, every write and every bounded read ends well (FIP-02), and a node that lost its replica
+    deletes what it held."""
     with (
         LocalCluster(nodes=4, directory=tmp_path / "cluster") as cluster,
         cluster.connect(timeout=15.0) as client,

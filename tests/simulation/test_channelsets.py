@@ -1,4 +1,4 @@
-"""State machines of users in simulated clusters: exactly once, stops, skips and versions."""
+"""State machines of users in simulated clusters (N6): exactly once, stops, skips and versions."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_two_sets_wait_until_both_have_a_live_majority() -> None:
     ],
 )
 def test_learner_that_would_slow_the_channel_down_is_not_promoted(change, waits: str) -> None:
-    """M11: for availability; the change goes on trying."""
+    """M11, BLOG-30: for availability; the change goes on trying."""
     world = led()
     for node in world.nodes.values():
         node.replica._state.membership = replace(SETTINGS, **change)

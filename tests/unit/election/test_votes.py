@@ -41,7 +41,8 @@ from tests.unit.election.election_hosts import (
     ],
 )
 def test_vote_goes_to_a_history_that_is_not_behind(mine, theirs, votes):
-    """S1.1: term of the last record first, then its seq; equal is enough (NATS-027)."""
+    """S1.1: term of the last record first, then its seq; equal is enough (NATS-027,
+    BLOG-30)."""
     host = RecordingHost(end=mine)
     elect = elector(host)
     elect.on_message(B, pre_vote(4, theirs), 0)
