@@ -160,7 +160,9 @@ class SimStore:
                 self._is_marked = batch.is_urgent
             if not self._is_marked:
                 self.log.committer.write_mark()
-            is_harmed = self.truth.is_damaged = harm(self.log, self.files)
+            is_harmed = harm(self.log, self.files)
+            # What was damaged under the process before stays so where nothing is found to harm now.
+            self.truth.is_damaged |= is_harmed
         self._lose_power()
         return is_harmed
 

@@ -106,7 +106,8 @@ class GetClient(SimClient):
     def _on_message(self, sender: NodeId, message: Message) -> None:
         is_first = self._told is not None and not self._told.done()
         if is_first or (sender, "QUERY") in self.sim_links:
-            super()._on_message(sender, message)
+            with self.cluster.loop.running():
+                super()._on_message(sender, message)
 
 
 class SharedGets:

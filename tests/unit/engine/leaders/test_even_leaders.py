@@ -206,6 +206,7 @@ def set_machine_stopped(runner: Any, is_on: bool) -> None:
     stopped = SimpleNamespace(
         stop=MachineStop(Seq(1), NO_GUID, "its code is not here"),
         on_applied=lambda _answers: None,
+        watch=lambda _now_ms: None,
     )
     for channel in runner.channels.values():
         channel.commands = stopped if is_on else None
