@@ -319,7 +319,12 @@ def override(options: SimOptions, changes: dict[str, str]) -> SimOptions:
         check_name(name)
         values[name] = _parsed(name, text, type(getattr(options, name)))
     changed = replace(options, **values)
-    return replace(_fit_for_members(changed), **values) if changed.member_changes else changed
+    if changed.member_changes:
+        changed = replace(_fit_for_members(changed), **values)
+    # S0.6: below fsync damage and disks that hang take more than the oracle could allow for.
+    if values.get("damage_percent") or values.get("hang_percent"):
+        changed = replace(changed, durability=values.get("durability", Durability.FSYNC.label))
+    return changed
 
 
 def check_name(name: str) -> None:
