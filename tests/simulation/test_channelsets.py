@@ -1,4 +1,4 @@
-"""State machines of users in simulated clusters (N6): exactly once, stops, skips and versions."""
+"""State machines of users in simulated clusters: exactly once, stops, skips and versions."""
 
 from __future__ import annotations
 
@@ -186,8 +186,8 @@ def calm(seed: int = 1) -> SimOptions:
 @pytest.mark.parametrize("code", [Counter, Tally])
 @pytest.mark.parametrize("seed", [3, 11])
 def test_every_command_counts_once_whatever_fails(code: type[StateMachine], seed: int) -> None:
-    """The state is at least what was acknowledged, and at most that and what is in doubt; results
-    are those of an order in which each command was applied once."""
+    """N6: the state is at least what was acknowledged, and at most that and what is in doubt;
+    results are those of an order in which each command was applied once."""
     world = World(code, replace(draw_options(seed), partitions=1, seed=seed))
     nemesis = Nemesis(world.cluster, world.cluster.options)
     nemesis.start()
