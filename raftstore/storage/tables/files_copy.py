@@ -38,7 +38,6 @@ from raftstore.storage.tables.leveldb_database import (
     close_while_serving,
     errors_at_end,
     keys_between,
-    open_checked,
     translate,
 )
 from raftstore.storage.tables.leveldb_files import version_in
@@ -195,14 +194,7 @@ class LevelDbFilesCopy(LevelDbCopy):
                 if path.name not in self._written and path.name != BEGUN_FILES_NAME:
                     path.unlink()  # of an earlier attempt
             self._name(manifests[0])
-        try:
-            self.source = open_checked(self.path, self._settings, self._share)
-        except DATABASE_ERRORS as error:
-            raise translate(error) from error
-        with persisting(self.path, "making a copied table durable"):
-            self._ops.sync_directory(self.path)
-            self._ops.sync_directory(self.path.parent)
-        faults.reach("copy.after-sync")
+        self._open_durably()
 
     def _name(self, manifest: str) -> None:
         """Make the two files that were not sent: they have the name of the MANIFEST in them, and

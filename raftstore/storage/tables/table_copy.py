@@ -99,6 +99,10 @@ class LevelDbCopy:
         """All pairs are written: make them durable."""
         self._close(close_while_serving)
         faults.reach("copy.before-sync")
+        self._open_durably()
+
+    def _open_durably(self) -> None:
+        """Have LevelDB open what was written, and make the names of its files durable."""
         try:
             self.source = open_checked(self.path, self._settings, self._share)
         except DATABASE_ERRORS as error:
