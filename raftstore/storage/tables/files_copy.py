@@ -10,10 +10,9 @@ channel's keys may be there. Its position is what they say.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from raftstore import faults
 from raftstore.config import StorageSettings
@@ -73,7 +72,6 @@ class LevelDbFilesCopy(LevelDbCopy):
         self._descriptor = -1
         """Of the file that is written; -1: there is none."""
         self._written: set[str] = set()
-        self._rows: Iterator[Pair] | None = None
         self._pairs = 0
 
     # --- what an earlier attempt left -------------------------------------------------------------
@@ -206,26 +204,17 @@ class LevelDbFilesCopy(LevelDbCopy):
         self._ops.create_file(self.path / f"{version.log_number:06d}.log", b"")
         self._ops.create_file(self.path / "CURRENT", manifest.encode() + b"\n")
 
-    def verify(self, bytes_max: int) -> bool:
-        """Read on, about so many bytes; True when everything was read."""
-        left = bytes_max
-        while True:
-            left -= self._check(min(left, READ_BYTES))
-            if self._rows is None or left <= 0:
-                return self._rows is None
-            self.give_way()
-
-    def _check(self, bytes_max: int) -> int:
+    def _read(self, bytes_max: int) -> int:
         """Check what comes next, about so many bytes; return how many."""
         size, keys, values = 0, list[bytes](), list[bytes]()
         try:
-            if self._rows is None:
+            if self._reading is None:
                 self._pairs, self._position = 0, EMPTY_HISTORY
                 self._check_others()
                 own = self.source.prefixed_db(self.channel)
                 found = own.iterator(verify_checksums=True, fill_cache=False)
-                self._rows = chain(found, errors_at_end(found))
-            for key, value in islice(self._rows, ROWS_AT_ONCE):
+                self._reading = chain(found, errors_at_end(found))
+            for key, value in islice(self._reading, ROWS_AT_ONCE):
                 keys.append(key)
                 values.append(value)
                 size += len(key) + len(value)
@@ -233,7 +222,7 @@ class LevelDbFilesCopy(LevelDbCopy):
                     break
             else:
                 if len(keys) < ROWS_AT_ONCE:
-                    self._rows = None
+                    self._reading = None
         except DATABASE_ERRORS as error:
             raise translate(error) from error
         if keys:
@@ -267,10 +256,6 @@ class LevelDbFilesCopy(LevelDbCopy):
         """Remove it, unless it is complete."""
         self._stop_writing()
         super().abandon()
-
-    def _close(self, how: Any) -> None:
-        self._rows = None
-        super()._close(how)
 
     def close(self) -> None:
         """Close what is open."""

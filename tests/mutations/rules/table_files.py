@@ -129,7 +129,7 @@ TABLE_FILES_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.4-file-end",
         "A table in files is taken without its last rows, whose block is damaged.",
-        Edit("LevelDbFilesCopy._check", "chain(found, errors_at_end(found))", "iter(found)"),
+        Edit("LevelDbFilesCopy._read", "chain(found, errors_at_end(found))", "iter(found)"),
         directed(COPY + "file_that_is_missing_or_damaged_is_noticed_wherever_it_is"),
     ),
     mutation(
