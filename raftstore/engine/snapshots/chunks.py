@@ -8,7 +8,7 @@ read found is taken in on the node's.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from raftstore.ports.table_copy import (
     POSITION_KEY,
@@ -28,6 +28,9 @@ from raftstore.ports.tables import TableSnapshot
 from raftstore.protocol.replica_snapshots import SnapshotChunk, TableFilePart
 from raftstore.types import ChannelId, History
 
+Start = TypeVar("Start")
+"""A place in a snapshot: behind a key (None: at the beginning), or in a file."""
+
 
 class Place(NamedTuple):
     """Where a part begins."""
@@ -46,20 +49,41 @@ class Made(NamedTuple):
     """Where the next one begins; None: it is the last."""
 
 
-class PairChunks:
+class Chunks(Generic[Start]):
+    """The places at which the chunks of one snapshot begin, as far as they were read."""
+
+    def __init__(self, first: Start) -> None:
+        self.starts = [first]
+        """For each chunk that was read, and the next one, where it begins."""
+        self.last = -1
+        """Number of the last chunk, once it was read."""
+
+    def is_new(self, number: int) -> bool:
+        """Whether the chunk was not read before."""
+        return number == len(self.starts) - 1 and self.last < 0
+
+    def took(self, made: Made) -> None:
+        """Remember where the next chunk begins; the node's thread."""
+        number = made.message.number
+        if not self.is_new(number):
+            return
+        if made.following is None:
+            self.last = number
+        else:
+            self.starts.append(cast("Start", made.following))
+
+
+class PairChunks(Chunks[bytes | None]):
     """Chunks of a state of a table in pairs."""
 
     files: Final = 0
 
     def __init__(self, channel: ChannelId, snapshot: TableSnapshot) -> None:
+        super().__init__(None)
         self._channel = channel
         self.snapshot = snapshot
-        self.starts: list[bytes | None] = [None]
-        """For each chunk that was read, and the next one, the key it begins behind."""
         self.digest = CopyDigest()
         """Over all chunks that were read."""
-        self.last = -1
-        """Number of the last chunk, once it was read."""
         self.is_without_rows = False
         """The receiver is a witness: the position is all that it gets."""
 
@@ -70,7 +94,7 @@ class PairChunks:
 
     def read(self, snapshot_id: int, number: int, bytes_max: int) -> Made:
         """Read a chunk whose start is known."""
-        is_first = number == len(self.starts) - 1 and self.last < 0
+        is_first = self.is_new(number)
         page = self.snapshot.copy_page(self.starts[number], bytes_max)
         if self.is_without_rows:
             page = CopyPage([pair for pair in page.pairs if pair[0] == POSITION_KEY], more=False)
@@ -89,18 +113,8 @@ class PairChunks:
         size = sum(len(key) + len(value) for key, value in page.pairs)
         return Made(chunk, size, None if is_last else page.pairs[-1][0])
 
-    def took(self, made: Made) -> None:
-        """Remember where the next chunk begins; the node's thread."""
-        number = made.message.number
-        if number == len(self.starts) - 1 and self.last < 0:
-            if made.following is None:
-                self.last = number
-            else:
-                assert isinstance(made.following, bytes)
-                self.starts.append(made.following)
 
-
-class FileChunks:
+class FileChunks(Chunks[Place]):
     """Parts of the files of a table."""
 
     is_without_rows: Final = False
@@ -108,6 +122,7 @@ class FileChunks:
     def __init__(
         self, channel: ChannelId, files: TableFiles, held: Iterable[tuple[str, int, bytes]]
     ) -> None:
+        super().__init__(Place(0, 0))
         self._channel = channel
         self.kept = files
         self.files = len(files.files)
@@ -116,11 +131,7 @@ class FileChunks:
         """What the receiver has, by its name."""
         self._found: dict[int, bytes] = {}
         """Files whose beginning it has just so, or all of them, by their number, and its digest."""
-        self.starts = [Place(0, 0)]
-        """For each part that was read, and the next one, where it begins."""
         self._digest = PartsDigest()
-        self.last = -1
-        """Number of the last part, once it was read."""
 
     @property
     def applied(self) -> History:
@@ -144,7 +155,7 @@ class FileChunks:
             digest = digest_of_part(name, at, content)
         is_end = at + len(content) == size
         is_last = is_end and file == self.files - 1
-        if number == len(self.starts) - 1 and self.last < 0:
+        if self.is_new(number):
             self._digest.add(digest)
         part = TableFilePart(
             self._channel,
@@ -178,13 +189,3 @@ class FileChunks:
                 return False
             self._found[number] = held.digest
         return True
-
-    def took(self, made: Made) -> None:
-        """Remember where the next part begins; the node's thread."""
-        number = made.message.number
-        if number == len(self.starts) - 1 and self.last < 0:
-            if made.following is None:
-                self.last = number
-            else:
-                assert isinstance(made.following, Place)
-                self.starts.append(made.following)
