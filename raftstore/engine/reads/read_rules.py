@@ -243,6 +243,15 @@ def needs_proof(freshness: ReplicaFreshness, bounds: Bounds, proven_ms: int | No
     return bound is not None and (proven_ms is None or freshness.now_ms - proven_ms > bound)
 
 
+def unconfirmed_refusal(name: str, timeout_ms: int, *, applied: Seq, committed: Seq) -> Refusal:
+    """A read at the leader whose deadline passed before it might be answered: the core says so when
+    a quorum confirmed the leader and what was committed is applied."""
+    text = f"channel {name}: no quorum confirmed the leader"
+    if applied < committed:
+        text += f", or seq {applied} of {committed} that are committed is all that was applied,"
+    return Refusal(QueryError, f"{text} within {timeout_ms} ms")
+
+
 def late_refusal(
     name: str, request: ReplicaRead, *, applied: Seq, wanted: Seq, known_commit: Seq
 ) -> Refusal:

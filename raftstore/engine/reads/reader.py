@@ -42,6 +42,7 @@ from raftstore.engine.reads.read_rules import (
     rows_too_large,
     serving_refusal,
     too_many_keys,
+    unconfirmed_refusal,
 )
 from raftstore.engine.reads.scans import Scans, is_long, page_rows, sealed_rows
 from raftstore.engine.reads.waiting_reads import WaitingRead, WaitingReads
@@ -51,7 +52,6 @@ from raftstore.errors import (
     NoLeaderError,
     NotLeaderError,
     OverloadedError,
-    QueryError,
     Refusal,
     RequestError,
     SchemaError,
@@ -143,6 +143,11 @@ class Reader:
             self.fail(client, request, *refusal, leader=runner.elector.leader, part=part)
             return
         linearizable = request.level == _LINEARIZABLE
+        stopped = _stopped(runner) if linearizable else None
+        if stopped is not None:
+            # The command at which it stands is committed, and the read would have to show it.
+            self.fail(client, request, *stopped, part=part)
+            return
         min_seq = request.min_seq
         if request.level == _LEADER:
             # S7.0: writes are acknowledged when they are committed, and applied a moment later.
@@ -378,13 +383,18 @@ class Reader:
     def _late(self, waiting: WaitingRead) -> Refusal:
         """Why a read whose deadline has passed has no answer."""
         request, runner = waiting.request, waiting.runner
+        applied = self._tables.applied_seq(runner.channel)
         if not waiting.confirmed:
-            text = f"no quorum confirmed the leader within {request.timeout_ms} ms"
-            return Refusal(QueryError, f"channel {runner.name}: {text}")
+            stopped = _stopped(runner)
+            if stopped is not None:
+                return stopped
+            return unconfirmed_refusal(
+                runner.name, request.timeout_ms, applied=applied, committed=runner.core.commit_seq
+            )
         return late_refusal(
             runner.name,
             request,
-            applied=self._tables.applied_seq(runner.channel),
+            applied=applied,
             wanted=waiting.min_seq,
             known_commit=self._watch.known_commit(runner),
         )
@@ -412,8 +422,7 @@ class Reader:
             self._fail_waiting(waiting, *refusal)
 
     def _await_position(self, token: int, waiting: WaitingRead) -> None:
-        commands = waiting.runner.commands
-        stopped = None if commands is None else commands.refusal()
+        stopped = _stopped(waiting.runner)
         if stopped is None:
             self._waits.await_position(token, waiting)
             return
@@ -541,3 +550,8 @@ class Reader:
             self._answers.answer(client, message)
         else:
             self.many.collect(part, message)
+
+
+def _stopped(runner: ChannelRunner) -> Refusal | None:
+    """Why nothing more is applied before somebody does something about it; None: it is."""
+    return None if runner.commands is None else runner.commands.refusal()

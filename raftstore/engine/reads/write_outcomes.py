@@ -177,8 +177,10 @@ class WriteOutcomes:
                 self._try_answer(token, question, is_last=True)
                 continue
             late.append(question)
-            took = f"within {question.request.timeout_ms} ms"
-            text = f"channel {question.runner.name}: no quorum confirmed the leader {took}"
+            text = (
+                f"channel {question.runner.name}: no quorum confirmed the leader, or what is "
+                f"committed is not applied there, within {question.request.timeout_ms} ms"
+            )
             self.on_refused(token, QueryError, text)
         self._drop_unconfirmed(late)
 

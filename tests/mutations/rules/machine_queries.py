@@ -114,6 +114,28 @@ MACHINE_QUERY_RULES: tuple[Mutation, ...] = (
         directed(READER + "query_behind_a_stopped_machine_is_refused_at_once"),
     ),
     mutation(
+        "machine-stopped-read",
+        "A linearizable query of a stopped machine waits to its deadline, and blames the quorum.",
+        Edit(
+            "Reader.on_request",
+            "_stopped(runner) if linearizable else None",
+            "None",
+        ),
+        directed(
+            "tests/unit/engine/reads/test_reader.py::"
+            "test_linearizable_read_of_a_stopped_machine_says_what_it_would_wait_for[before]"
+        ),
+    ),
+    mutation(
+        "machine-stopped-while-read",
+        "A query under which the machine stopped blames the quorum.",
+        Edit("Reader._late", "_stopped(runner)", "None"),
+        directed(
+            "tests/unit/engine/reads/test_reader.py::"
+            "test_linearizable_read_of_a_stopped_machine_says_what_it_would_wait_for[meanwhile]"
+        ),
+    ),
+    mutation(
         "S7-stop-unsaid",
         "A query of a stopped machine ends with how its last attempt ended, and not with the stop.",
         Edit("_failure", "read.stopped is not None", "False"),

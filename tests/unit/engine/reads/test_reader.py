@@ -231,6 +231,36 @@ def test_query_behind_a_stopped_machine_is_refused_at_once() -> None:
     assert bench.is_empty()
 
 
+@pytest.mark.parametrize("stops", ["before", "meanwhile"])
+def test_linearizable_read_of_a_stopped_machine_says_what_it_would_wait_for(stops: str) -> None:
+    """The command at which it stands is committed, so the read would have to show it: no quorum is
+    what is missing."""
+    bench = Bench()
+    bench.lead()
+    stop = [Refusal(MachineStoppedError, "stopped at seq 11")] if stops == "before" else []
+    bench.runner.commands = SimpleNamespace(refusal=lambda: next(iter(stop), None), is_whole=True)
+    query = MachineQuery(1, FIRST, b"k", b"", "linearizable", None, Seq(0), 100)
+    bench.reader.on_request(CLIENT, query, bench.runner, 0)
+    if stops == "meanwhile":
+        assert bench.answers == []
+        stop.append(Refusal(MachineStoppedError, "stopped at seq 11"))
+        bench.tick(100)
+    assert bench.take() == [(CLIENT, 1, "machine_stopped")]
+    assert bench.is_empty()
+
+
+def test_late_read_at_the_leader_says_how_far_is_applied() -> None:
+    """A quorum may have confirmed the leader long ago."""
+    bench = Bench()
+    bench.lead()
+    bench.runner.core.commit_seq = Seq(99)
+    bench.ask(1, level="linearizable", timeout_ms=100)
+    bench.tick(100)
+    [(_, message)] = bench.answers
+    assert isinstance(message, Failed)
+    assert "of 99 that are committed is all that was applied, within 100 ms" in message.message
+
+
 def test_queries_of_a_closed_channel_end() -> None:
     """S0.8: what a machine was asked is forgotten with the channel, however it was closed."""
     bench = Bench()
