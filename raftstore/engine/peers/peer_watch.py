@@ -159,15 +159,11 @@ class PeerWatch:
     def leader_changed(self, runner: ChannelRunner, old: RoleBefore, now_ms: int) -> None:
         """The elector moved: keep the digests of claims in step."""
         del now_ms
-        channel, term, leader = runner.channel, runner.elector.term, runner.elector.leader
-        members = runner.core.config().members
+        channel, leader = runner.channel, runner.elector.leader
         for peer in self.peers.values():
             if old[2] is not None:
                 self._toggle(peer, channel, old[0], old[2], add=False)
-            if peer.node not in members:
-                continue
-            if leader is not None:
-                self._toggle(peer, channel, term, leader, add=True)
+            self._claim_changed(peer, runner, leader, add=True)
             peer.unclaimed.pop(channel, None)
         if leader is None:
             self._leaderless[channel] = runner
@@ -179,14 +175,16 @@ class PeerWatch:
             self._contact.end(channel)
 
     def config_committed(self, runner: ChannelRunner, committed: ConfigCommitted) -> None:
-        """S1.8: digests of claims are about channels that the peer hosts, too, from now on."""
+        """S1.8: a channel is claimed to its members. Its leader need not be one of them: it leads
+        until the configuration without it is committed, and who has not heard that it stepped down
+        then learns it from the claims alone (M17)."""
         del committed  # the newest one counts, committed or not (M2)
         leader, members = runner.elector.leader, runner.core.config().members
         if leader is None:
             return
         for peer in self.peers.values():
-            is_member = peer.node in members
-            self._toggle(peer, runner.channel, runner.elector.term, leader, add=is_member)
+            follower = peer.node if leader == self._me else self._me
+            self._toggle(peer, runner.channel, runner.elector.term, leader, add=follower in members)
 
     # --- what arrives -----------------------------------------------------------------------------
 
@@ -466,8 +464,11 @@ class PeerWatch:
     def _claim_changed(
         self, peer: Peer, runner: ChannelRunner, leader: NodeId | None, *, add: bool
     ) -> None:
-        if leader is not None and peer.node in runner.core.config().members:
-            self._toggle(peer, runner.channel, runner.elector.term, leader, add=add)
+        """A leader claims its channel to the members that it knows. Whom a replica believes in told
+        it so as to a member, whatever the configuration that is known here says of either."""
+        if leader is None or (leader == self._me and peer.node not in runner.core.config().members):
+            return
+        self._toggle(peer, runner.channel, runner.elector.term, leader, add=add)
 
     def _toggle(
         self, peer: Peer, channel: ChannelId, term: Term, leader: NodeId, *, add: bool

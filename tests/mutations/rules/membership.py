@@ -598,12 +598,40 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         "A node that hosts a channel since its members changed is not sent its leader's claim.",
         Edit(
             "PeerWatch.config_committed",
-            "self._toggle(peer, runner.channel, runner.elector.term, leader, add=is_member)",
+            "self._toggle(\n"
+            "    peer, runner.channel, runner.elector.term, leader, add=follower in members\n"
+            ")",
             "pass",
         ),
         directed(
             "tests/unit/engine/peers/test_watch_leaders.py::test_heartbeats_claim_leaderships_to"
             "_the_members_of_the_newest_configuration"
+        ),
+    ),
+    mutation(
+        "S8-claims-of-who-left",
+        "A leader that left the channel, and gave up unheard, is believed in for ever.",
+        Edit(
+            "PeerWatch.config_committed",
+            "peer.node if leader == self._me else self._me",
+            "peer.node",
+        ),
+        directed(
+            "tests/unit/engine/peers/test_watch_leaders.py::"
+            "test_leader_that_left_the_channel_and_gave_up_unheard_is_suspected[committed]"
+        ),
+    ),
+    mutation(
+        "S8-claims-before-the-commit",
+        "The same, where the configuration without it is not known here to be committed.",
+        Edit(
+            "PeerWatch._claim_changed",
+            "leader == self._me and peer.node not in runner.core.config().members",
+            "peer.node not in runner.core.config().members",
+        ),
+        directed(
+            "tests/unit/engine/peers/test_watch_leaders.py::"
+            "test_leader_that_left_the_channel_and_gave_up_unheard_is_suspected[not_committed]"
         ),
     ),
 )

@@ -40,16 +40,16 @@ def test_node_is_no_peer_of_itself_and_a_peer_that_is_known_is_not_forgotten() -
 
 
 def test_peer_that_is_discovered_later_is_believed_to_lead_what_it_led_before() -> None:
-    """S1.8: its first heartbeat agrees with what is known of channels that it hosts, so nothing is
-    asked; of channels that it does not host none of its heartbeats says anything."""
+    """S1.8: its first heartbeat agrees with what is known of channels that it leads, so nothing is
+    asked, whether the configuration that is known here names it or not (M17)."""
     bench = WatchBench()
     hosted = bench.open(0, FAR, members=(ME, ONE, FAR))
-    bench.open(1, FAR)
+    left = bench.open(1, FAR)
     bench.open(2, members=(ME, ONE, FAR))
     mine = bench.open(3, ME, members=(ME, ONE, FAR))
     bench.watch.add_peer(FAR, 0)
     bench.watch.on_connected(FAR, 0)
-    bench.beat(FAR, 100, hosted)
+    bench.beat(FAR, 100, hosted, left)
     assert bench.sent == []
     digest = LeadershipDigest()
     digest.add(mine.channel, mine.elector.term)

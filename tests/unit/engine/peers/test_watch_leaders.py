@@ -4,6 +4,8 @@ leadership without contact to a quorum.
 
 from __future__ import annotations
 
+import pytest
+
 from raftstore.core.effects import ConfigCommitted
 from raftstore.policy.failover import UNCLAIMED
 from raftstore.policy.leadership import LeadershipDigest
@@ -359,3 +361,31 @@ def test_heartbeats_claim_leaderships_to_the_members_of_the_newest_configuration
     nothing = bytes(len(digest.value))
     claims = [bench.watch.heartbeat_content(bench.watch.peers[n])[0] for n in (ONE, TWO, FAR)]
     assert claims == [nothing] * 3
+
+
+@pytest.mark.parametrize("known", ["committed", "not_committed"])
+def test_leader_that_left_the_channel_and_gave_up_unheard_is_suspected(known: str) -> None:
+    """S1.8, M17: it leads until the configuration without it is committed. Whoever misses its word
+    that it gives up then learns it from its heartbeats, which claim the channel no more; found as
+    world 21729 with changes of members."""
+    bench = WatchBench()
+    channel = bench.open(0, ONE, members=(ME, TWO) if known == "not_committed" else TRIO)
+    moved = ChannelConfig(((ME, TWO),))
+    channel.core.config = lambda: moved
+    if known == "committed":
+        bench.watch.config_committed(bench.runner(channel), ConfigCommitted(Seq(5), Term(1), moved))
+    bench.beat(ONE, 100, channel)
+    assert bench.sent == [], "it claims what it is believed to lead"
+    bench.beat(ONE, 200)
+    assert bench.sent == [(ONE, REQUEST)]
+
+
+def test_replica_that_left_the_channel_asks_no_more_for_its_leader() -> None:
+    """Its own configuration says that nobody claims the channel to it."""
+    bench = WatchBench()
+    channel = bench.open(0, ONE)
+    moved = ChannelConfig(((ONE, TWO),))
+    channel.core.config = lambda: moved
+    bench.watch.config_committed(bench.runner(channel), ConfigCommitted(Seq(5), Term(1), moved))
+    bench.beat(ONE, 200)
+    assert bench.sent == []
