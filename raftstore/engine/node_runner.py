@@ -302,6 +302,7 @@ class NodeRunner:
                 self.catch_ups,
                 lambda: self.controller.catalog.rebalance.throttle,
                 lambda *asked: self.retention.floors.rows_seq(*asked),  # noqa: PLW0108 - made later
+                self.watch.is_up,
             )
         )
         self.controller.copy_reports.taken = self.snapshots.receiver.transfers

@@ -483,6 +483,9 @@ class SimNode:
         self._applying = False
         if self._ends_here("table.before-apply"):
             return
+        if not self.tables.has_queued():  # the channel was closed meanwhile
+            self._after_step()
+            return
         channel, applied_seq, conflicts, answers = self.tables.apply_next()
         if self.failpoint is not None:
             pass_answers(answers, self.reach)

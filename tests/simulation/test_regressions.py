@@ -43,6 +43,21 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
         {"member_changes": "yes"},
         "a power cut took back a mark that a killed process had put in the place of the old one",
     ),
+    (
+        21729,
+        {"member_changes": "yes"},
+        "a leader left its channel, and the one voter that stayed never learned that it gave up",
+    ),
+    (
+        21998,
+        {"member_changes": "yes"},
+        "a simulated table was closed between the begin and the end of a turn that applies",
+    ),
+    (
+        22280,
+        {"member_changes": "yes"},
+        "tables were asked of a node that was gone, one after the other",
+    ),
 )
 
 

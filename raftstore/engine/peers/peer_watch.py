@@ -176,8 +176,8 @@ class PeerWatch:
 
     def config_committed(self, runner: ChannelRunner, committed: ConfigCommitted) -> None:
         """S1.8: a channel is claimed to its members. Its leader need not be one of them: it leads
-        until the configuration without it is committed, and who has not heard that it stepped down
-        then learns it from the claims alone (M17)."""
+        until the configuration without it is committed, and a replica that missed its
+        StepDownNotice learns of it from the claims alone (M17)."""
         del committed  # the newest one counts, committed or not (M2)
         leader, members = runner.elector.leader, runner.core.config().members
         if leader is None:
@@ -464,8 +464,8 @@ class PeerWatch:
     def _claim_changed(
         self, peer: Peer, runner: ChannelRunner, leader: NodeId | None, *, add: bool
     ) -> None:
-        """A leader claims its channel to the members that it knows. Whom a replica believes in told
-        it so as to a member, whatever the configuration that is known here says of either."""
+        """A leader claims its channel to the members that it knows. A replica that follows a leader
+        was one of them to it, whatever the configuration that is known here says of either."""
         if leader is None or (leader == self._me and peer.node not in runner.core.config().members):
             return
         self._toggle(peer, runner.channel, runner.elector.term, leader, add=add)

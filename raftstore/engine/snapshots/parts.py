@@ -58,6 +58,9 @@ class SnapshotParts:
     rows_seq: Callable[[ChannelRunner, Seq], Seq] = lambda _, limit: limit
     """Up to where, and not above the limit, voters with rows hold what a witness has (W6)."""
 
+    is_up: Callable[[NodeId], bool] = lambda _: True
+    """Whether a node is connected and heard: nobody else is asked for anything."""
+
     def why_not_behind(
         self, runner: ChannelRunner, base: Base, sender: NodeId, rows_seq: Seq
     ) -> str | None:
@@ -113,7 +116,8 @@ class SnapshotParts:
         return node in self.nodes_at_level(TABLE_FILES_LEVEL)
 
     def sources(self, runner: ChannelRunner, *, anywhere: bool = False) -> list[NodeId]:
-        """Replicas to be asked for a table, one after the other: the leader last; no witness.
+        """Replicas to be asked for a table, one after the other: the leader last; no witness, and
+        none that is down: no answer would be waited for as long as for a slow one.
 
         ``anywhere``: all nodes, for a hole that nobody fills. A witness has the base that stands
         for it, too, and the configuration in front of the hole may be an old one (S0.3)."""
@@ -122,7 +126,9 @@ class SnapshotParts:
         found = [node for node in nodes if node != leader and self.gives_rest(node)]
         if leader is not None and self.knows(leader):
             found.append(leader)
-        return [node for node in found if anywhere or not config.is_witness(node)]
+        return [
+            node for node in found if self.is_up(node) and (anywhere or not config.is_witness(node))
+        ]
 
     def send(self, to: NodeId, message: Message) -> None:
         """Send the message, unless the node came back as a version that does not know it since it

@@ -408,6 +408,12 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         directed(ANYWHERE + "hole_is_covered_by_the_only_node_that_is_whole"),
     ),
     mutation(
+        "O6-nobody-there",
+        "A receiver asks a node that is down for a table, and waits for its answer.",
+        Edit("SnapshotParts.sources", "self.is_up(node)", "True"),
+        directed(REST + "replica_that_is_down_is_not_asked_for_a_table"),
+    ),
+    mutation(
         "O6-sender-died",
         "A receiver waits for a sender whose connection broke.",
         Edit(

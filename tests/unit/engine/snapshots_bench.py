@@ -222,6 +222,7 @@ class Bench:
         self.rebased: list[Base] = []
         self.last_operation = self.durable_operation = 40
         self.known = {B, C}
+        self.down: set[NodeId] = set()
         self.knows_rest: set[NodeId] = set()
         """Nodes that give tables they do not lead, and the rest of some."""
         self.knows_files: set[NodeId] = set()
@@ -254,6 +255,7 @@ class Bench:
             first_id=FIRST_ID,
             shortage=self._shortage,
             rows_seq=lambda runner, limit: min(limit, Seq(rows_to)),
+            is_up=lambda node: node not in self.down,
         )
 
     def _shortage(self, more_bytes: int) -> str | None:

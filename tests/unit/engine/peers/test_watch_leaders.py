@@ -365,8 +365,8 @@ def test_heartbeats_claim_leaderships_to_the_members_of_the_newest_configuration
 
 @pytest.mark.parametrize("known", ["committed", "not_committed"])
 def test_leader_that_left_the_channel_and_gave_up_unheard_is_suspected(known: str) -> None:
-    """S1.8, M17: it leads until the configuration without it is committed. Whoever misses its word
-    that it gives up then learns it from its heartbeats, which claim the channel no more; found as
+    """S1.8, M17: it leads until the configuration without it is committed. A replica that misses
+    its notice of that learns it from its heartbeats, which claim the channel no more; found as
     world 21729 with changes of members."""
     bench = WatchBench()
     channel = bench.open(0, ONE, members=(ME, TWO) if known == "not_committed" else TRIO)

@@ -63,12 +63,14 @@ def test_channel_that_the_leaders_log_helps_after_all_asks_for_nothing() -> None
     assert bench.due_ms == NEVER_MS
 
 
-@pytest.mark.parametrize("why", ["no leader", "older version"])
+@pytest.mark.parametrize("why", ["no leader", "older version", "down"])
 def test_channel_without_a_leader_that_can_help_waits(why: str) -> None:
     """Some time later it looks again."""
     bench = Receiving()
     if why == "no leader":
         bench.mine.elector.leader = None
+    elif why == "down":
+        bench.down.add(B)
     else:
         bench.known.discard(B)
     bench.looking()
@@ -77,6 +79,7 @@ def test_channel_without_a_leader_that_can_help_waits(why: str) -> None:
     assert bench.due_ms == RETRY_MS
     bench.mine.elector.leader = B
     bench.known.add(B)
+    bench.down.clear()
     bench.timer(RETRY_MS)
     assert len(bench.barriers) == 1
     assert bench.due_ms == RETRY_MS + SETTINGS.session_ms

@@ -439,3 +439,13 @@ def test_base_that_no_message_holds_is_refused_with_its_size(more: int) -> None:
         (reason, 0, 0) if more else ("", 30, size)
     )
     assert encode(offer)
+
+
+def test_replica_that_is_down_is_not_asked_for_a_table() -> None:
+    """O6: no answer would be waited for, as long as for one that is slow, while others could give
+    the table; found as world 22280 with changes of members."""
+    bench = Receiving()
+    bench.knows_rest, bench.down = {B, C}, {C}
+    bench.looking()
+    bench.barrier(40)
+    assert [to for to, _ in bench.sent] == [B], "C, which does not lead, would be asked first"
