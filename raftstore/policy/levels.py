@@ -104,6 +104,9 @@ LEADER_SWITCH_LEVEL: Final = LEVEL_OF_TAG[Tag.SwitchLeaders]
 WITNESS_BASE_LEVEL: Final = 8
 """A witness below it takes every base that it is given, whatever it holds for others (W6)."""
 
+REPLACED_ONCE_LEVEL: Final = 10
+"""Nodes below it enter a node in the place of another whose place was taken already."""
+
 LEVEL_OF_FORMAT: Final = {
     2: 1,
     3: TABLE_SETTINGS_LEVEL,
@@ -112,6 +115,7 @@ LEVEL_OF_FORMAT: Final = {
     6: LEADER_SWITCH_LEVEL,
     7: MACHINE_LEVEL,
     8: MACHINE_RESTORE_LEVEL,
+    9: REPLACED_ONCE_LEVEL,
 }
 """Formats of catalog commands (``raftstore.state_machines.catalog``) likewise."""
 

@@ -9,7 +9,7 @@ import msgspec
 from raftstore.errors import CorruptRecordError, NewerFormatError
 from raftstore.types import NodeId, Small31
 
-CATALOG_FORMAT: Final = 8
+CATALOG_FORMAT: Final = 9
 """Newest version of commands and rows read here. A newer one stops the node: it could not keep the
 catalog."""
 
@@ -44,6 +44,10 @@ would serve it as a table."""
 RESTORED_SET_FORMAT: Final = 8
 """Of the same where the state of a channel set came from a backup: older nodes stop there, for they
 would give its machine seqs that others were given before."""
+
+REPLACED_ONCE_FORMAT: Final = 9
+"""Of the command by which a node takes the place of another: older nodes stop there, for they would
+enter it also where that place was taken already."""
 
 NODE_PREFIX: Final = b"n/"
 

@@ -19,6 +19,7 @@ from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE
 from raftstore.state_machines.catalog_entries import (
     MEMBERS_FORMAT,
+    REPLACED_ONCE_FORMAT,
     NodeEntry,
     decode_entry,
     node_key,
@@ -92,6 +93,7 @@ class JoinNode(msgspec.Struct, frozen=True, tag_field="op", tag="join_node"):
     used: bytes
     retired: bytes = b""
     format: Small31 = MEMBERS_FORMAT
+    """From ``REPLACED_ONCE_FORMAT`` on only as long as the replaced node has not left."""
 
 
 class DrainNode(msgspec.Struct, frozen=True, tag_field="op", tag="drain_node"):
@@ -142,12 +144,18 @@ def add_ticket_command(ticket: bytes, entry: TicketEntry, forget: Iterable[bytes
     return _encode(AddTicket(ticket, _encode(entry), tuple(forget)))
 
 
-def join_node_command(ticket: bytes, entry: TicketEntry, node: NodeEntry) -> bytes:
-    """Payload by which a node joins; ``entry`` is the ticket as it is, used or not."""
+def join_node_command(
+    ticket: bytes, entry: TicketEntry, node: NodeEntry, *, is_once: bool
+) -> bytes:
+    """Payload by which a node joins; ``entry`` is the ticket as it is, used or not.
+
+    ``is_once``: every node knows that a place is taken once; otherwise the log does not decide it.
+    """
+    number = REPLACED_ONCE_FORMAT if entry.replaces and is_once else MEMBERS_FORMAT
     node = msgspec.structs.replace(node, format=MEMBERS_FORMAT)
     used = msgspec.structs.replace(entry, used_by=node.node)
     retired = _encode(RetiredEntry(replaced_by=node.node)) if entry.replaces else b""
-    return _encode(JoinNode(ticket, _encode(node), _encode(used), retired))
+    return _encode(JoinNode(ticket, _encode(node), _encode(used), retired, number))
 
 
 def drain_node_command(node: NodeId, *, drains: bool) -> bytes:
@@ -221,6 +229,12 @@ def _join_node(command: JoinNode, record: Record, read: Read) -> ApplyResult:
     if ticket.expires_ms <= record.timestamp_ms:
         return ApplyResult((), conflict_seq=row.seq)
     replaced = NodeId(ticket.replaces)
+    # M29: the place of a node is taken once, by whichever ticket comes first. Older logs had it
+    # taken by each, and those that apply them now must come to the same members.
+    if command.format >= REPLACED_ONCE_FORMAT:
+        gone = read(retired_key(replaced))
+        if gone is not None:
+            return ApplyResult((), conflict_seq=gone.seq)
     name = node_key(node_name(entry.node))
     taken = read(name)
     # M27: a name passes to another id only by a ticket that names the old one.

@@ -22,7 +22,7 @@ from raftstore.errors import (
     UnknownNodeError,
     refusal_by_code,
 )
-from raftstore.policy.levels import MEMBERS_LEVEL
+from raftstore.policy.levels import MEMBERS_LEVEL, REPLACED_ONCE_LEVEL
 from raftstore.protocol.members import (
     AskJoin,
     Drain,
@@ -36,8 +36,13 @@ from raftstore.protocol.publish import PubAck, PubReject
 from raftstore.protocol.requests import MemberRequest
 from raftstore.protocol.tickets import TICKET_LIFETIME_MS_MAX, JoinClaim, is_proven
 from raftstore.state_machines.catalog import Catalog
-from raftstore.state_machines.catalog_entries import MEMBERS_FORMAT, NodeEntry
+from raftstore.state_machines.catalog_entries import (
+    MEMBERS_FORMAT,
+    REPLACED_ONCE_FORMAT,
+    NodeEntry,
+)
 from raftstore.state_machines.catalog_members import (
+    RetiredEntry,
     TicketEntry,
     add_ticket_command,
     drain_node_command,
@@ -179,11 +184,17 @@ class NodeCommands:
             return
         entry = self._view.catalog.tickets[request.ticket]
         node = NodeEntry(request.node, request.endpoint, level=request.level)
-
+        gone = self._gone(NodeId(entry.replaces))
+        # While older nodes could not read that, it is only judged here: two that ask in the same
+        # moment may both be entered then, but a lost disk need not wait for the end of an upgrade.
+        is_once = (
+            request.level >= REPLACED_ONCE_LEVEL
+            and self._view.refusal_of_format(REPLACED_ONCE_FORMAT, gone) is None
+        )
         self._propose(
             client,
             request,
-            join_node_command(request.ticket, entry, node),
+            join_node_command(request.ticket, entry, node, is_once=is_once),
             now_ms,
             lambda: (
                 self._why_not_join(client, request)
@@ -192,7 +203,7 @@ class NodeCommands:
                 )
             ),
             lambda: self._accept(client, request),
-            gone=self._gone(NodeId(entry.replaces)),
+            gone=gone,
         )
 
     def _accept(self, client: int, request: Join) -> None:
@@ -260,8 +271,7 @@ class NodeCommands:
         """A14 once more: since the token was made the lost node may have come back, or others may
         have gone. The new node waits until that is over."""
         replaced = NodeId(ticket.replaces)
-        is_there = replaced and replaced not in self._view.catalog.retired
-        if ticket.is_forced or not is_there or self._why_not_replace(replaced) is None:
+        if ticket.is_forced or not replaced or self._why_not_replace(replaced) is None:
             return None
         name = node_name(replaced)
         if self._is_up(replaced):
@@ -393,6 +403,8 @@ def _why_not_by_ticket(
         )
     elif ticket.expires_ms <= time_ms:
         text = "the token has expired; make a new one with `raftstore cluster token`"
+    elif ticket.replaces in catalog.retired:
+        text = _place_is_gone(NodeId(ticket.replaces), catalog.retired[NodeId(ticket.replaces)])
     else:
         taken = catalog.nodes.get(name)
         if taken is None or taken.node == ticket.replaces:
@@ -403,3 +415,16 @@ def _why_not_by_ticket(
             f"cluster token --replaces {name}`"
         )
     return Refusal(JoinRefusedError, text)
+
+
+def _place_is_gone(replaced: NodeId, retired: RetiredEntry) -> str:
+    """M29: the place of a node is taken once, whichever of several tokens for it comes first."""
+    further = "a node that is to come besides takes a token of `raftstore cluster token`"
+    if not retired.replaced_by:
+        return f"{replaced}, whose place the token is for, was removed meanwhile; {further}"
+    name = node_name(NodeId(retired.replaced_by))
+    return (
+        f"{replaced}, whose place the token is for, was replaced by {retired.replaced_by} "
+        f"meanwhile; if the store of that one is lost, too, make a token with `raftstore cluster "
+        f"replace {name}`; {further}"
+    )

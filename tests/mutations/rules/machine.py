@@ -101,6 +101,23 @@ MACHINE_RULES: tuple[Mutation, ...] = (
         directed(MEMBERS + "ticket_admits_one_id_which_may_ask_again"),
     ),
     mutation(
+        "M29-once",
+        "Each token for the place of a lost node brings one node more.",
+        Edit("_join_node", "gone is not None", "False"),
+        directed(
+            MEMBERS + "node_is_replaced_once_however_many_tickets_name_it",
+            MEMBERS + "ticket_for_the_place_of_a_node_that_was_removed_admits_nobody",
+            "tests/unit/engine/catalog/test_replaced_once.py::test_"
+            "two_tokens_for_one_lost_node_that_are_used_at_once_bring_one_node",
+        ),
+    ),
+    mutation(
+        "M29-once-replayed",
+        "Replicas that apply a log of before come to other members than those that did it then.",
+        Edit("_join_node", "command.format >= REPLACED_ONCE_FORMAT", "True"),
+        directed(MEMBERS + "second_ticket_in_a_log_of_before_leads_to_what_it_led_to"),
+    ),
+    mutation(
         "M28-expired",
         "Tickets do not expire.",
         Edit("_join_node", "ticket.expires_ms <= record.timestamp_ms", "False"),

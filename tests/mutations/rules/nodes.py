@@ -68,9 +68,39 @@ NODE_RULES: tuple[Mutation, ...] = (
     mutation(
         "M29-later",
         "A token replaces a node that has come back since, or that others are in need of now.",
-        Edit("NodeCommands._why_not_yet", "not is_there", "True"),
+        Edit("NodeCommands._why_not_yet", "not replaced", "True"),
         directed(
             COMMANDS + "node_that_is_needed_again_is_not_replaced_by_an_earlier_token",
+        ),
+    ),
+    mutation(
+        "M29-once-judged",
+        "A second token for a place that was taken is refused beside no older node, nor in words.",
+        Edit("_why_not_by_ticket", "ticket.replaces in catalog.retired", "False"),
+        directed(
+            COMMANDS + "second_token_for_a_place_that_was_taken_is_refused",
+            COMMANDS + "token_for_the_place_of_a_node_that_was_removed_is_refused",
+            COMMANDS
+            + "place_is_taken_beside_an_older_node_and_the_second_token_is_refused_all_the_same",
+        ),
+    ),
+    mutation(
+        "M29-once-asked",
+        "The log does not decide who takes a place, though every node would understand it.",
+        Edit(
+            "NodeCommands._join",
+            "join_node_command(request.ticket, entry, node, is_once=is_once)",
+            "join_node_command(request.ticket, entry, node, is_once=False)",
+        ),
+        directed(COMMANDS + "race_of_two_tokens_for_one_place_is_decided_by_the_log"),
+    ),
+    mutation(
+        "M29-once-older",
+        "A node that joins in the place of another is entered by a command that it cannot read.",
+        Edit("NodeCommands._join", "request.level >= REPLACED_ONCE_LEVEL", "True"),
+        directed(
+            COMMANDS
+            + "place_is_taken_beside_an_older_node_and_the_second_token_is_refused_all_the_same"
         ),
     ),
     mutation(

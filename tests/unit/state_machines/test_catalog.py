@@ -21,6 +21,7 @@ from raftstore.state_machines.catalog import (
     register_node_command,
 )
 from raftstore.state_machines.catalog_entries import (
+    CATALOG_FORMAT,
     DURABILITY_FORMAT,
     EDITED_FORMAT,
     FIRST_FORMAT,
@@ -33,6 +34,7 @@ from raftstore.types import NodeId, RecordKind, Seq, channel_id, node_id
 from tests.unit.state_machines.catalog_rows import CatalogRows
 
 REGISTER = register_node_command(NodeId("n1@00"), "h:1", 1)
+NEWER = CATALOG_FORMAT + 1
 N1, N2, N3 = (node_id(f"n{number}", bytes([number] * 16)) for number in (1, 2, 3))
 
 
@@ -261,15 +263,20 @@ def test_register_node_is_a_conflict_when_the_name_has_another_store_uuid() -> N
         (RecordKind.COMMAND, msgspec.msgpack.encode({"op": "rename_table"}), "rename_table"),
         (
             RecordKind.COMMAND,
-            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": 9}),
-            "catalog format 9 is newer than 8; run a newer version on this node",
+            msgspec.msgpack.encode({"op": "create_table", "entry": b"", "format": NEWER}),
+            f"catalog format {NEWER} is newer than {CATALOG_FORMAT}; run a newer version on "
+            "this node",
         ),
         (
             RecordKind.COMMAND,
             msgspec.msgpack.encode({"op": "register_node", "entry": b"\x80"}),
             "no NodeEntry",
         ),
-        (RecordKind.COMMAND, create_table_command(table(format=9)), "catalog format 9 is newer"),
+        (
+            RecordKind.COMMAND,
+            create_table_command(table(format=NEWER)),
+            f"catalog format {NEWER} is newer",
+        ),
     ],
 )
 def test_record_that_cannot_be_understood_stops_the_node(
@@ -300,7 +307,10 @@ def test_stored_bytes_are_those_of_the_command() -> None:
     [
         ((b"?/1", b"\x80"), "unknown sort"),
         ((b"t/1", b"\x80"), "no TableEntry"),
-        ((b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", 9))), "catalog format 9 is newer"),
+        (
+            (b"n/1", msgspec.msgpack.encode(NodeEntry(N1, "a", NEWER))),
+            f"catalog format {NEWER} is newer",
+        ),
     ],
 )
 def test_catalog_refuses_rows_that_this_version_cannot_read(

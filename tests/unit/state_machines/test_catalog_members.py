@@ -39,10 +39,10 @@ class Store(CatalogRows):
         assert self.command(add_ticket_command(ticket, entry)) is None
         return entry
 
-    def join(self, node: NodeId, ticket: bytes = TICKET) -> int | None:
+    def join(self, node: NodeId, ticket: bytes = TICKET, *, is_once: bool = True) -> int | None:
         """Ask as the leader does: by its copy of the ticket."""
-        entry = self.catalog.tickets[ticket]
-        return self.command(join_node_command(ticket, entry, NodeEntry(node, "h:2", level=6)))
+        entry, new = self.catalog.tickets[ticket], NodeEntry(node, "h:2", level=6)
+        return self.command(join_node_command(ticket, entry, new, is_once=is_once))
 
 
 @pytest.fixture
@@ -117,6 +117,41 @@ def test_node_may_be_replaced_by_one_of_another_name(store: Store) -> None:
     assert sorted(store.catalog.nodes) == ["n1", "n2", "n4"]
     assert store.catalog.retired == {N3: RetiredEntry(replaced_by=N4)}
     assert store.catalog.draining == {}
+
+
+def test_node_is_replaced_once_however_many_tickets_name_it(store: Store) -> None:
+    """M29: two tokens were made for one lost node, and two nodes ask at once: the log decides which
+    of them takes the place, and the other one is not one node more. The first may ask again."""
+    store.ticket(replaces=N3)
+    store.ticket(OTHER, replaces=N3)
+    other = NodeEntry(node_id("n5", b"5" * 16), "h:3")
+    late = join_node_command(OTHER, store.catalog.tickets[OTHER], other, is_once=True)
+    assert store.join(N4) is None
+    joined_seq = store.seq
+    assert store.command(late) == joined_seq
+    assert store.join(N4) is None, "the same again, after a kill"
+    assert sorted(store.catalog.nodes) == ["n1", "n2", "n4"]
+    assert store.catalog.retired == {N3: RetiredEntry(replaced_by=N4)}
+    assert not store.catalog.tickets[OTHER].used_by
+
+
+def test_ticket_for_the_place_of_a_node_that_was_removed_admits_nobody(store: Store) -> None:
+    """M29: the operator found another way meanwhile, and there is no place to take."""
+    store.ticket(replaces=N3)
+    store.command(drain_node_command(N3, drains=True))
+    store.command(remove_node_command(N3, Seq(store.seq)))
+    removed_seq = store.seq
+    assert store.join(N4) == removed_seq
+    assert sorted(store.catalog.nodes) == ["n1", "n2"]
+
+
+def test_second_ticket_in_a_log_of_before_leads_to_what_it_led_to(store: Store) -> None:
+    """Replicas of older versions applied it so, and those that apply it now must be equal."""
+    store.ticket(replaces=N3)
+    store.ticket(OTHER, replaces=N3)
+    assert store.join(N4, is_once=False) is None
+    assert store.join(node_id("n5", b"5" * 16), OTHER, is_once=False) is None
+    assert sorted(store.catalog.nodes) == ["n1", "n2", "n4", "n5"]
 
 
 def test_retired_id_never_comes_back(store: Store) -> None:
@@ -195,6 +230,6 @@ def test_ticket_is_entered_once_and_expired_ones_are_forgotten(store: Store) -> 
 def test_join_without_a_ticket_is_refused(store: Store) -> None:
     """It may be forgotten, or never have been."""
     entry = TicketEntry(b"key", HOUR_MS)
-    command = join_node_command(TICKET, entry, NodeEntry(N4, "h:2", level=6))
+    command = join_node_command(TICKET, entry, NodeEntry(N4, "h:2", level=6), is_once=True)
     assert store.command(command) == 0
     assert "n4" not in store.catalog.nodes

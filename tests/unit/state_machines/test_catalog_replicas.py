@@ -195,7 +195,7 @@ def test_m27_order_never_places_a_replica_on_a_node_that_drains_or_has_left() ->
     ticket = TicketEntry(b"key", store.now_ms + 1_000, N5)
     assert store.command(add_ticket_command(b"t" * 16, ticket)) is None
     newer = msgspec.structs.replace(store.catalog.nodes["n5"], node=node_id("n5", b"9" * 16))
-    assert store.command(join_node_command(b"t" * 16, ticket, newer)) is None
+    assert store.command(join_node_command(b"t" * 16, ticket, newer, is_once=True)) is None
     assert N5 in store.catalog.retired
     assert store.order(N1, N2, N5, channel=SECOND) is not None
 

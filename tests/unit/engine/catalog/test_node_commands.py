@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from raftstore.config import LEVEL
 from raftstore.engine.catalog.node_commands import (
     TICKET_LIFETIME_MS_MAX,
     TICKETS_OPEN_MAX,
     NodeCommands,
 )
 from raftstore.errors import Refusal, StoreTooOldError
+from raftstore.policy.levels import REPLACED_ONCE_LEVEL
 from raftstore.protocol.members import (
     AskJoin,
     Drain,
@@ -32,14 +34,16 @@ from raftstore.protocol.tickets import JoinClaim, join_proof, stored_key
 from raftstore.record_machine import DictView, Row
 from raftstore.rows.sealing import unseal
 from raftstore.state_machines.catalog import Catalog, register_node_command
+from raftstore.state_machines.catalog_entries import MEMBERS_FORMAT, REPLACED_ONCE_FORMAT
 from raftstore.state_machines.catalog_machine import CatalogMachine
 from raftstore.types import NO_GUID, NodeId, RecordKind, Role, Seq, Term, node_id
 from tests.unit.engine.commands_bench import CLIENT, GUID, METADATA, Bench
 
 N1, N2, N3, N4 = (node_id(f"n{number}", bytes([number] * 16)) for number in (1, 2, 3, 4))
+N5 = node_id("n5", b"5" * 16)
 NEW_N3 = node_id("n3", b"\x33" * 16)
 CLUSTER, BOOT = b"the one cluster!", b"boot"
-TICKET, SECRET = b"t" * 16, bytes(range(32))
+TICKET, OTHER, SECRET = b"t" * 16, b"o" * 16, bytes(range(32))
 HOUR_MS = 3_600_000
 FOUNDERS = ((N1, "h1:1"), (N2, "h2:1"), (N3, "h3:1"))
 
@@ -55,6 +59,7 @@ class NodeBench(Bench):
         self.name = "_metadata/0"
         self.voters: tuple[NodeId, ...] = ()
         self.older: NodeId | None = None
+        self.once_refusal: Refusal | None = None
         self.core.config = lambda: SimpleNamespace(voters=self.voters)
         self.core.last_timestamp_ms = 0
         self.elector = SimpleNamespace(role=Role.LEADER, leader=N1)
@@ -98,7 +103,9 @@ class NodeBench(Bench):
 
     def refusal_of_format(self, number: int, gone: NodeId | None = None) -> Refusal | None:
         """Some node may be too old."""
-        assert number == 5
+        if number == REPLACED_ONCE_FORMAT:
+            return self.once_refusal
+        assert number == MEMBERS_FORMAT
         return None if gone is not None and gone == self.older else self.format_refusal
 
     def endpoints(self) -> dict[NodeId, str]:
@@ -123,13 +130,21 @@ class NodeBench(Bench):
         request = MakeTicket(1, ticket, stored_key(SECRET), HOUR_MS, 100)
         return self.ask(msgspec.structs.replace(request, **changes))
 
-    def joining(self, node: NodeId = N4, secret: bytes = SECRET, **changes: Any) -> Join:
+    def joining(
+        self,
+        node: NodeId = N4,
+        secret: bytes = SECRET,
+        *,
+        by: bytes = TICKET,
+        at_level: int = LEVEL,
+        **changes: Any,
+    ) -> Join:
         """The request of a new node that has asked for its nonce."""
         self.nodes.on_request(CLIENT, AskJoin(1), 1_000)
         nonce = self.take()
         assert isinstance(nonce, JoinNonce)
-        claim = JoinClaim(CLUSTER, TICKET, node, "h4:1", 6, nonce.nonce)
-        request = Join(2, TICKET, node, "h4:1", 6, join_proof(secret, claim), 100)
+        claim = JoinClaim(CLUSTER, by, node, "h4:1", at_level, nonce.nonce)
+        request = Join(2, by, node, "h4:1", at_level, join_proof(secret, claim), 100)
         return msgspec.structs.replace(request, **changes)
 
 
@@ -183,7 +198,7 @@ def test_node_that_joined_gets_the_same_answer_again(bench: NodeBench) -> None:
         ({"proof": bytes(32)}, "no such ticket"),
         ({"ticket": b"u" * 16}, "no such ticket"),
         ({"endpoint": "h5:1"}, "no such ticket"),
-        ({"level": 5}, "no such ticket"),
+        ({"level": LEVEL - 1}, "no such ticket"),
     ],
 )
 def test_join_without_the_secret_is_refused(
@@ -323,6 +338,87 @@ def test_lost_node_is_replaced_by_one_with_its_name(bench: NodeBench) -> None:
     assert isinstance(bench.ask(bench.joining(NEW_N3)), JoinAccepted)
     assert bench.catalog.nodes["n3"].node == NEW_N3
     assert set(bench.catalog.retired) == {N3}
+
+
+def _two_tokens(bench: NodeBench) -> tuple[Join, Join]:
+    """For the place of n3, and the nodes that come by them, under other names at one address."""
+    bench.up.discard(N3)
+    for ticket in (TICKET, OTHER):
+        assert isinstance(bench.ticket(ticket, replaces="n3"), Done)
+    return bench.joining(N4), bench.joining(N5, by=OTHER, request_id=3)
+
+
+FURTHER = "a node that is to come besides takes a token of `raftstore cluster token`"
+REPLACED = (
+    f"{N3}, whose place the token is for, was replaced by {N4} meanwhile; if the store of that one "
+    f"is lost, too, make a token with `raftstore cluster replace n4`; {FURTHER}"
+)
+
+
+def test_second_token_for_a_place_that_was_taken_is_refused(bench: NodeBench) -> None:
+    """M29: with it the cluster would have a node more than before. Who has the place may ask again,
+    also long after, and also when it died in between."""
+    first, second = _two_tokens(bench)
+    joined = bench.ask(first)
+    bench.up.discard(N4)
+    failed = bench.ask(second)
+    assert (failed.code, failed.message) == ("join_refused", REPLACED)
+    bench.wall += 2 * HOUR_MS
+    assert bench.ask(first).number == joined.number
+    assert sorted(bench.catalog.nodes) == ["n1", "n2", "n4"]
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_race_of_two_tokens_for_one_place_is_decided_by_the_log(
+    bench: NodeBench, *, is_forced: bool
+) -> None:
+    """M29: both nodes ask before either is entered. Force is about what is up, not about this."""
+    bench.up.discard(N3)
+    for ticket in (TICKET, OTHER):
+        bench.ticket(ticket, replaces="n3", is_forced=is_forced)
+    for request in (bench.joining(N4), bench.joining(N5, by=OTHER, request_id=3)):
+        bench.nodes.on_request(CLIENT, request, 1_000)
+    late_command, late_outcome = bench.commands_proposed.pop(), bench.outcomes.pop()
+    bench.commit_proposed()
+    bench.commands_proposed.append(late_command)
+    bench.outcomes.append(late_outcome)
+    bench.commit_proposed()
+    (_, accepted), (_, failed) = bench.answers
+    assert isinstance(accepted, JoinAccepted)
+    assert (failed.request_id, failed.code, failed.message) == (3, "join_refused", REPLACED)
+    assert sorted(bench.catalog.nodes) == ["n1", "n2", "n4"]
+
+
+def test_token_for_the_place_of_a_node_that_was_removed_is_refused(bench: NodeBench) -> None:
+    """M29: it drained and left in order, so nobody's place is free."""
+    first, _ = _two_tokens(bench)
+    bench.catalog.tables.clear()
+    bench.ask(Drain(1, "n3", drains=True, timeout_ms=100))
+    assert isinstance(bench.ask(Retire(1, "n3", 100)), Done)
+    failed = bench.ask(first)
+    assert (failed.code, failed.message) == (
+        "join_refused",
+        f"{N3}, whose place the token is for, was removed meanwhile; {FURTHER}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "refusal"),
+    [(LEVEL, Refusal(StoreTooOldError, "n2 is older")), (REPLACED_ONCE_LEVEL - 1, None)],
+    ids=["a member", "the new node"],
+)
+def test_place_is_taken_beside_an_older_node_and_the_second_token_is_refused_all_the_same(
+    bench: NodeBench, level: int, refusal: Refusal | None
+) -> None:
+    """A lost disk need not wait for the end of an upgrade, and no node is given what it would stop
+    at."""
+    bench.once_refusal = refusal
+    _, second = _two_tokens(bench)
+    bench.nodes.on_request(CLIENT, bench.joining(N4, at_level=level), 1_000)
+    assert msgspec.msgpack.decode(bench.commands_proposed[-1])["format"] == MEMBERS_FORMAT
+    bench.commit_proposed()
+    assert isinstance(bench.take(), JoinAccepted)
+    assert bench.ask(second).message == REPLACED
 
 
 @pytest.mark.parametrize("is_up", [True, False])
