@@ -43,7 +43,8 @@ def parquet_writer(info: TableInfo) -> WritePages:
 
     from raftstore.spark.codec.decode import RowDecoder
 
-    decoder = RowDecoder(TableSchema(info.key_columns, info.schema_json), _declared(info))
+    schema = TableSchema(info.key_columns, info.schema_json)
+    decoder = RowDecoder(schema, _declared(info), is_exact=True)
 
     def write(
         pages: Iterable[ExpiringPage],
@@ -64,7 +65,7 @@ def parquet_writer(info: TableInfo) -> WritePages:
             for page, expiries in pages:
                 try:
                     batch = decoder.decode(page)
-                except SchemaError as error:  # parts of nested values have any type
+                except SchemaError as error:  # an older version wrote a part of another type
                     text = f"{error}; or use JSON lines, which hold any value (--format jsonl)"
                     raise SchemaError(text) from error
                 if expires:

@@ -2,8 +2,7 @@
 
 The names are those of ``df.schema.json()``. A check returns the value to store (an int in a double
 column becomes a float, one in a float column is rounded to single precision) or raises TypeError or
-ValueError with the reason; it never looks into arrays, maps and structs, whose parts keep the types
-they came with.
+ValueError with the reason. Arrays, maps and structs are checked in all their parts (``nested``).
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ from struct import Struct
 from typing import Any, Final
 
 from raftstore.errors import SchemaError
-from raftstore.rows import keys
+from raftstore.rows import keys, nested
+from raftstore.rows.nested import Check, Part
 
 _SINGLE: Final = Struct(">f")
-
-Check = Callable[[Any], Any]
-"""Return the value in the column's own Python type; TypeError or ValueError say why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +34,13 @@ class ColumnType:
     check: Check
     encode: Callable[[Any], bytes] | None = None
     restore: Callable[[Any], Any] | None = None
+    map_key_check: Check | None = None
+    """Of a type that is checked otherwise where it is a key of a map, or a part of one."""
+
+    @property
+    def part(self) -> Part:
+        """Its checks, for a value that is a part of another one."""
+        return Part(self.name, self.check, self.map_key_check or self.check)
 
 
 def parse_column_type(spec: object) -> ColumnType:
@@ -68,18 +72,26 @@ def _parse_nested(spec: Mapping[Any, Any]) -> ColumnType:
     try:
         if kind == "udt":
             return parse_column_type(spec["sqlType"])
-        # What is in them needs a type that can be read back, too, though no check looks at it.
         if kind == "array":
-            parse_column_type(spec["elementType"])
-            return ColumnType("array", _check_array)
+            element = parse_column_type(spec["elementType"]).part
+            return ColumnType(
+                "array",
+                nested.array_check(element),
+                map_key_check=nested.array_key_check(element),
+            )
         if kind == "map":
-            parse_column_type(spec["keyType"])
-            parse_column_type(spec["valueType"])
-            return ColumnType("map", _check_map)
+            key, item = (parse_column_type(spec[name]).part for name in ("keyType", "valueType"))
+            check = nested.map_check(key, item)
+            return ColumnType("map", check, map_key_check=nested.no_key_check("map"))
         if kind == "struct":
-            for field in spec["fields"]:
-                parse_column_type(field["type"])
-            return ColumnType("struct", _check_map)
+            parts = {
+                field["name"]: parse_column_type(field["type"]).part for field in spec["fields"]
+            }
+            return ColumnType(
+                "struct",
+                nested.struct_check(parts),
+                map_key_check=nested.struct_key_check(parts),
+            )
     except (KeyError, TypeError) as error:
         raise SchemaError(f"the column type {spec!r:.80} lacks a part ({error!r})") from error
     raise SchemaError(f"the column type {kind!r} is unknown; expected array, map, struct or udt")
@@ -166,18 +178,6 @@ def _check_naive(value: Any) -> datetime:
     if isinstance(value, datetime) and value.utcoffset() is None:
         return value
     raise TypeError("use datetime without a time zone, as from value.replace(tzinfo=None)")
-
-
-def _check_array(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return value
-    raise TypeError("use list")
-
-
-def _check_map(value: Any) -> Any:
-    if isinstance(value, Mapping) or hasattr(value, "asDict") or hasattr(value, "_asdict"):
-        return value
-    raise TypeError("use dict")
 
 
 def _check_null(value: Any) -> Any:

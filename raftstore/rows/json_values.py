@@ -1,7 +1,8 @@
 """Values as JSON, exactly: what a row holds comes back as what it was (HTTP, and keys in text).
 
 A declared column is written as its type asks for; inside arrays, maps and structs, and in columns
-that are not declared, the value says itself what it is. Both forms are read everywhere.
+that are not declared, the value says itself what it is, and a declared part has to be what it is
+declared to be. Of a whole declared column both forms are read.
 
 ==============  ==============================  ================================================
 type            declared column                 anywhere else

@@ -28,8 +28,10 @@ from raftstore.errors import (
 )
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.table_settings import TableSettings
+from raftstore.rows.keys import encode_key
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
+from raftstore.rows.values import ValueCodec
 
 COLUMNS = {"id": "long", "price": "decimal(10,2)", "tags": "string"}
 ROWS = [
@@ -294,19 +296,42 @@ def test_parquet_is_refused_with_its_remedy(
     assert "pip install 'raftstore[spark]'" in str(found.exception)
 
 
-def test_value_with_a_part_that_is_not_as_declared_is_exported_as_lines(
+def test_part_that_is_not_as_declared_is_refused_by_line_when_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once it were in the table, no Parquet file could hold the table any more."""
+    numbers = {"type": "array", "elementType": "date", "containsNull": True}
+    client, row = FakeTable({"id": "long", "days": numbers}), {"id": 1, "days": ["2024-02-29"]}
+    found = run(monkeypatch, client, "import", "t", "-", input=as_lines([row]))
+    assert isinstance(found.exception, SchemaError)
+    text = str(found.exception)
+    assert "line 1: column 'days' is array" in text
+    assert "at [0], '2024-02-29' of type str is no date" in text
+    assert '(in JSON {"$date": …})' in text
+    assert client.stored == {}
+
+
+def test_parquet_export_names_the_row_that_an_older_version_wrote_with_another_type(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No write looks into nested values, so Parquet may not hold one: lines do, as is said."""
+    """Parquet cannot hold it; lines can, as is said."""
     numbers = {"type": "array", "elementType": "integer", "containsNull": True}
-    client, row = FakeTable({"id": "long", "tags": numbers}), {"id": 1, "tags": ["x"]}
-    assert run(monkeypatch, client, "import", "t", "-", input=as_lines([row])).exception is None
+    client = FakeTable({"id": "long", "tags": numbers})
+    for number, tags in enumerate(([1], [1.5], ["x"])):
+        client.stored[encode_key((number,))] = ValueCodec().encode([tags])
     found = run(monkeypatch, client, "export", "t", str(tmp_path / "rows.parquet"))
     assert isinstance(found.exception, SchemaError)
-    assert "column 'tags'" in str(found.exception)
-    assert "use JSON lines, which hold any value (--format jsonl)" in str(found.exception)
+    text = str(found.exception)
+    assert (
+        "column 'tags' has a value that is no list<element: int32> in the row with the key id=1"
+        in (text)
+    )
+    assert "at [0], 1.5 of type float is no integer: use int" in text
+    assert "write the row anew" in text
+    assert "use JSON lines, which hold any value (--format jsonl)" in text
     assert list(tmp_path.iterdir()) == []
-    assert json.loads(run(monkeypatch, client, "export", "t").stdout)["tags"] == ["x"]
+    lines = run(monkeypatch, client, "export", "t").stdout.splitlines()
+    assert [json.loads(line)["tags"] for line in lines] == [[1], [1.5], ["x"]]
 
 
 # --- lifetimes ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from raftstore.client.scans.scanning import Item
 from raftstore.errors import DecodeError, SchemaError
+from raftstore.rows.columns import parse_column_type
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import unseal
 from raftstore.rows.values import ValueCodec, Variant
@@ -30,8 +31,12 @@ Convert = Callable[[Any], Any]
 class RowDecoder:
     """Turns pages of a table into Arrow batches of one schema. Build it once per task."""
 
-    def __init__(self, schema: TableSchema, wanted_json: str) -> None:
-        """``wanted_json``: the columns wanted, as ``df.schema.json()`` writes them."""
+    def __init__(self, schema: TableSchema, wanted_json: str, *, is_exact: bool = False) -> None:
+        """``wanted_json``: the columns wanted, as ``df.schema.json()`` writes them.
+
+        ``is_exact``: refuse parts of nested values that Arrow makes fit by changing them, as 2.5 in
+        an array of whole numbers. Older versions did not check parts when rows were written.
+        """
         fields = msgspec.json.decode(wanted_json)["fields"]
         self._schema = schema
         self._columns: Final = tuple(
@@ -39,9 +44,15 @@ class RowDecoder:
             for field in fields
         )
         declared = columns_of(schema.schema_json) if schema.schema_json else {}
+        self._declared: Final = frozenset(declared)
+        self._checks: Final = {
+            name: parse_column_type(spec).check
+            for name, spec in (declared if is_exact else {}).items()
+            if not isinstance(spec, str)
+        }
         key = declared.get(schema.key_columns[0]) if len(schema.key_columns) == 1 else None
         self._key_array: Final = key_array(key) if isinstance(key, str) else None
-        # Of a declared column every value is of its type; parts of nested ones are as they came.
+        # Of a declared column every value is of its type; parts of nested ones may be old ones.
         is_counted = bool(schema.value_columns) and all(
             isinstance(k, str) for k in declared.values()
         )
@@ -78,7 +89,7 @@ class RowDecoder:
         absent: Sequence[Any] = (None,) * len(items)
         arrays = []
         for number, (name, kind, convert) in enumerate(self._columns):
-            array = _array(name, columns.get(name, absent), kind, convert)
+            array = self._array(items, name, columns.get(name, absent), (kind, convert))
             if array.null_count and not self._arrow.field(number).nullable:
                 raise SchemaError(
                     f"column {name!r} has nulls, which the schema given to read does not allow: "
@@ -86,6 +97,46 @@ class RowDecoder:
                 )
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+    def _array(
+        self,
+        items: Sequence[Item],
+        name: str,
+        values: Sequence[Any],
+        way: tuple[pa.DataType, Convert | None],
+    ) -> pa.Array:
+        """Return a column; SchemaError names the first row whose value does not fit."""
+        kind, convert = way
+        check = self._checks.get(name)
+
+        def build(values: Sequence[Any]) -> pa.Array:
+            if check is not None:
+                values = [_apply(check, value) for value in values]
+            return _array(values, kind, convert)
+
+        where = ""
+        try:
+            return build(values)
+        except _UNFIT as error:
+            reason = error
+        for item, value in zip(items, values, strict=True):
+            try:
+                build([value])
+            except _UNFIT as error:
+                reason, where = error, f" in the row with the key {self._key_text(item[0])}"
+                break
+        remedy = (
+            "write the row anew, with what the column is declared to hold"
+            if name in self._declared
+            else "give the column another type in the schema to read with"
+        )
+        raise SchemaError(
+            f"column {name!r} has a value that is no {kind}{where} ({reason}): {remedy}"
+        ) from reason
+
+    def _key_text(self, key: bytes) -> str:
+        named = zip(self._schema.key_columns, self._schema.decode_key(key), strict=True)
+        return ", ".join(f"{name}={value!r:.100}" for name, value in named)
 
     def _keys(self, keys: Sequence[bytes]) -> dict[str, Sequence[Any]]:
         """The columns of the key."""
@@ -124,26 +175,35 @@ def _all(rows: Sequence[Mapping[str, Any]]) -> set[str]:
     return names
 
 
-def _array(
-    name: str, values: Sequence[Any], kind: pa.DataType, convert: Convert | None
-) -> pa.Array:
+def _array(values: Sequence[Any], kind: pa.DataType, convert: Convert | None) -> pa.Array:
+    """Return a column; raises one of ``_UNFIT`` if a value does not fit."""
     if isinstance(values, pa.Array):
         return values
-    try:
-        if convert is not None:
-            values = [None if value is None else convert(value) for value in values]
-        return pa.array(values, kind)
-    except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise SchemaError(
-            f"column {name!r} has a value that is no {kind} ({error}): give the column another "
-            "type in the schema to read with"
-        ) from error
+    if convert is not None:
+        values = [None if value is None else convert(value) for value in values]
+    return pa.array(values, kind)
+
+
+_UNFIT: Final = (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError)
 
 
 def column_builder(name: str, spec: Any) -> Callable[[Sequence[Any]], pa.Array]:
-    """Return what makes the Arrow column of values as rows hold them; ``spec``: its Spark type."""
+    """Return what makes the Arrow column of values as rows hold them; ``spec``: its Spark type.
+
+    It raises SchemaError if a value does not fit.
+    """
     kind, convert = arrow_type(spec), _conversion(spec)
-    return lambda values: _array(name, values, kind, convert)
+
+    def build(values: Sequence[Any]) -> pa.Array:
+        try:
+            return _array(values, kind, convert)
+        except _UNFIT as error:
+            raise SchemaError(
+                f"column {name!r} has a value that is no {kind} ({error}): give the column another "
+                "type in the schema to read with"
+            ) from error
+
+    return build
 
 
 # --- types ----------------------------------------------------------------------------------------
@@ -244,7 +304,7 @@ def _key_conversion(spec: Any) -> Convert | None:
 
 
 def _variant(value: object) -> dict[str, bytes]:
-    if not isinstance(value, Variant):  # inside arrays, maps and structs anything may be stored
+    if not isinstance(value, Variant):  # parts of nested values were not always checked
         raise TypeError(f"{value!r:.60} of type {type(value).__name__} is no variant")
     return {"value": value.value, "metadata": value.metadata}
 

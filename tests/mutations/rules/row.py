@@ -13,6 +13,9 @@ WRONG_TYPE = (
     "tests/unit/rows/test_schema.py::"
     "test_row_is_refused_when_a_value_does_not_fit_its_declared_type"
 )
+NESTED_WRONG = (
+    "tests/unit/rows/test_nested.py::test_row_is_refused_when_a_part_does_not_fit_its_declared_type"
+)
 KEY_TESTS = "tests/unit/rows/test_keys.py::test_"
 NOT_APPLICABLE = (
     "tests/unit/protocol/test_payload.py::test_check_payload_refuses_what_a_replica_could_not_apply"
@@ -61,10 +64,41 @@ ROW_RULES: tuple[Mutation, ...] = (
         "A table takes values inside others that Spark cannot read back.",
         Edit(
             "_parse_nested",
-            'parse_column_type(spec["elementType"])',
-            "",
+            'element = parse_column_type(spec["elementType"]).part',
+            'element = nested.Part("any", _check_any, _check_any)',
         ),
         directed(SCHEMAS + "definition_is_refused_when_no_table_can_have_it"),
+    ),
+    mutation(
+        "rows-nested-part",
+        "A list holds a part of another type, and ends every Parquet export of its table.",
+        Edit(
+            "array_check",
+            "[None if item is None else element(item) for item in value]",
+            "list(value)",
+        ),
+        directed(NESTED_WRONG),
+    ),
+    mutation(
+        "rows-nested-key",
+        "A map loses one of two keys that its type holds as the same.",
+        Edit("map_check", "len(checked) != len(given)", "False"),
+        directed(NESTED_WRONG),
+    ),
+    mutation(
+        "rows-nested-field",
+        "A struct holds a field that its type does not have, which no Spark job sees.",
+        Edit("struct_check", "part is None", "False"),
+        directed(NESTED_WRONG),
+    ),
+    mutation(
+        "rows-exact-export",
+        "A Parquet export has 2 where an old row holds 2.5.",
+        Edit("parquet_writer", "is_exact=True,", ""),
+        directed(
+            "tests/cli/test_row_files.py::"
+            "test_parquet_export_names_the_row_that_an_older_version_wrote_with_another_type"
+        ),
     ),
     mutation(
         "rows-payload-seal",

@@ -21,6 +21,7 @@ from raftstore.rows.schema import TableSchema
 from raftstore.rows.values import ValueCodec, Variant
 
 NOW = datetime(2024, 2, 29, 12, tzinfo=UTC)
+DAY = date(2024, 2, 29)
 EVERY_TYPE: list[tuple[str, spark.DataType, Any]] = [
     ("id", spark.LongType(), 2**63 - 1),
     ("boolean", spark.BooleanType(), True),
@@ -258,12 +259,12 @@ def test_row_is_refused_when_a_value_does_not_fit_its_declared_type(
 
 def test_row_takes_what_fits_a_declared_type_without_loss() -> None:
     """Ints fit doubles and decimals, Rows fit structs, and columns in Row form are rows."""
-    row = {"id": 1, "double": 3, "decimal": 2, "struct": Row(x=1), "array": (1,)}
+    row = {"id": 1, "double": 3, "decimal": 2, "struct": Row(x=1), "array": (DAY,)}
     restored = WIDE.key_value_to_row(*WIDE.row_to_key_value(row))
     assert restored["double"] == 3.0
     assert type(restored["double"]) is float
     assert str(restored["decimal"]) == "2.0000000000"
-    assert (restored["struct"], restored["array"]) == ({"x": 1}, [1])
+    assert (restored["struct"], restored["array"]) == ({"x": 1}, [DAY])
 
 
 @pytest.mark.parametrize(

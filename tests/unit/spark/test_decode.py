@@ -16,7 +16,7 @@ from raftstore.errors import CorruptRecordError, DecodeError, SchemaError
 from raftstore.rows.keys import encode_key
 from raftstore.rows.schema import TableSchema
 from raftstore.rows.sealing import seal
-from raftstore.rows.values import Variant
+from raftstore.rows.values import ValueCodec, Variant
 from raftstore.spark.codec.arrow import ColumnReader
 from raftstore.spark.codec.decode import RowDecoder
 
@@ -208,12 +208,41 @@ def test_decoder_refuses_damaged_rows_and_rows_of_another_shape():
         decoder.decode([other])
 
 
+def array_of(kind):
+    """The type of an array of such values."""
+    return {"type": "array", "elementType": kind, "containsNull": True}
+
+
+def written_before(schema, rows):
+    """Rows as versions wrote them that did not look into nested values: {id, a}."""
+    encode = ValueCodec().encode
+    keyed = [(schema.key_of(row["id"]), encode([row["a"]])) for row in rows]
+    return [(key, seal(key, value), 1) for key, value in keyed]
+
+
 def test_decoder_refuses_what_is_no_variant():
-    """Inside other types no check looks at what a client stores."""
-    variants = {"type": "array", "elementType": "variant", "containsNull": True}
-    schema = TableSchema(("id",), schema_json(id="long", a=variants))
-    with pytest.raises(SchemaError, match=r"column 'a' has a value that .*7 of type int is no v"):
-        RowDecoder(schema, schema.schema_json).decode(stored(schema, [{"id": 1, "a": [7]}]))
+    """Older versions did not check what is inside other types; the row at fault is named."""
+    schema = TableSchema(("id",), schema_json(id="long", a=array_of("variant")))
+    items = written_before(schema, [{"id": 1, "a": []}, {"id": 7, "a": [5]}])
+    with pytest.raises(SchemaError, match=r"column 'a' has a value that .* key id=7 .*5 of type "):
+        RowDecoder(schema, schema.schema_json).decode(items)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (array_of("long"), [1, 2.5]),
+        (array_of("binary"), ["text"]),
+        ({"type": "struct", "fields": [field("x", "long")]}, {"x": 1, "y": 2}),
+    ],
+)
+def test_exact_decoder_refuses_what_arrow_would_make_fit(kind, value):
+    """An export has what the rows hold, or names the row that it cannot hold, and the remedy."""
+    schema = TableSchema(("id",), schema_json(id="long", a=kind))
+    items = written_before(schema, [{"id": 1, "a": None}, {"id": 7, "a": value}])
+    RowDecoder(schema, schema.schema_json).decode(items)
+    with pytest.raises(SchemaError, match=r"column 'a' .* in the row with the key id=7 .*: write"):
+        RowDecoder(schema, schema.schema_json, is_exact=True).decode(items)
 
 
 def test_decoder_keeps_nan_and_the_sign_of_zero():
