@@ -56,7 +56,7 @@ def list_names(context: Context) -> None:
 
 
 @chaos.command("run")
-@click.option("--workload", default="", help="What the clients do; see chaos list.")
+@click.option("--workload", help="What the clients do; see chaos list.")
 @click.option(
     "--machine",
     "machines",
@@ -72,9 +72,7 @@ def list_names(context: Context) -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory with modules of machines and workloads that are not installed.",
 )
-@click.option(
-    "--nemesis", default="", help="Faults by comma; 'all': whatever can run; without it no faults."
-)
+@click.option("--nemesis", help="Faults by comma; 'all': whatever can run; without it no faults.")
 @click.option(
     "--simulated/--processes",
     "simulated",
@@ -120,10 +118,10 @@ def list_names(context: Context) -> None:
 def run(  # noqa: PLR0913 - a run has many parts, all by name
     context: Context,
     *,
-    workload: str,
+    workload: str | None,
     machines: tuple[str, ...],
     paths: tuple[Path, ...],
-    nemesis: str,
+    nemesis: str | None,
     simulated: bool | None,
     network: str,
     cluster: str | None,
@@ -148,7 +146,8 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     """
     if out is not None and out.exists() and any(out.iterdir()):
         raise click.UsageError(f"--out {out} is not empty; name a new directory")
-    if cluster and nemesis:
+    faults, endpoints = _list_of("--nemesis", nemesis), _list_of("--cluster", cluster)
+    if endpoints and faults:
         raise click.UsageError(
             "--nemesis strikes only processes that this kit starts itself; with --cluster leave it "
             "out and strike that cluster by your own means while the clients run"
@@ -156,16 +155,16 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     _check_what_runs(workload, machines, paths)
     if simulated is None:
         simulated = not machines
-    if network != LOOPBACK and (simulated or cluster):
+    if network != LOOPBACK and (simulated or endpoints):
         raise click.UsageError(f"--network {network} is a network of --processes; name them too")
     directory = out or Path(tempfile.mkdtemp(prefix="raftstore-chaos-"))
     plan = Plan(
-        workload=workload or CHANNELSETS,
+        workload=CHANNELSETS if workload is None else workload,
         machines=machines,
         paths=tuple(path.resolve() for path in paths),
-        nemeses=tuple(name.strip() for name in nemesis.split(",") if name.strip()),
-        target="cluster" if cluster else "simulated" if simulated else "processes",
-        endpoints=tuple(cluster.split(",")) if cluster else (),
+        nemeses=faults,
+        target="cluster" if endpoints else "simulated" if simulated else "processes",
+        endpoints=endpoints,
         seconds=time_limit,
         fault_pause_s=fault_pause,
         seed=seed,
@@ -189,8 +188,28 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
     return _exit_code(result)
 
 
-def _check_what_runs(workload: str, machines: tuple[str, ...], paths: tuple[Path, ...]) -> None:
-    if bool(workload) == bool(machines):
+def _list_of(option: str, text: str | None) -> tuple[str, ...]:
+    """What a list by comma names; empty where the option was left out.
+
+    An empty or repeated name is refused: the run would be under fewer faults, or on another
+    cluster, than was meant.
+    """
+    names = () if text is None else tuple(name.strip() for name in text.split(","))
+    for number, name in enumerate(names):
+        if not name:
+            raise click.UsageError(
+                f"{option} {text!r} names nothing at place {number + 1}; give names with a comma "
+                "between them, or leave the option out"
+            )
+        if name in names[:number]:
+            raise click.UsageError(f"{option} names {name!r} twice; name it once")
+    return names
+
+
+def _check_what_runs(
+    workload: str | None, machines: tuple[str, ...], paths: tuple[Path, ...]
+) -> None:
+    if (workload is not None) == bool(machines):
         raise click.UsageError(
             "give --workload NAME (raftstore chaos list names them) or --machine MODULE:CLASS, "
             "and not both"

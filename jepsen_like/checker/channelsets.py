@@ -9,7 +9,7 @@ order is allowed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,9 +25,9 @@ from raftstore.protocol.shared_commands import commands_in
 from raftstore.testing.invariants import InvariantError
 from raftstore.testing.machines import workload
 from raftstore.testing.machines.judging import WrongAnswerError, check_rows, judge
+from raftstore.testing.machines.world import CHECK_MANNER, Check
 from raftstore.types import Level, Outcome, RecordKind
 
-Check = Callable[[list[workload.Operation]], None]
 COMMAND: Final = "command"
 QUERY: Final = "query"
 _MS: Final = 1_000_000
@@ -94,7 +94,8 @@ def check_history(
 ) -> Verdict:
     """Judge a channel set by a function of its user: INVALID when that raises AssertionError.
 
-    It is given all operations in the order in which they began, as in a simulated world.
+    It is given all operations in the order in which they began, as in a simulated world. One that
+    answers something, as a generator or a coroutine that never ran, has shown nothing: UNDECIDED.
     """
     operations = [
         operation
@@ -106,12 +107,15 @@ def check_history(
     ]
     checker, figures = f"check {name}", {"operations": len(operations)}
     try:
-        check(sorted(operations, key=lambda operation: operation.begun_ms))
+        answer = check(sorted(operations, key=lambda operation: operation.begun_ms))
     except AssertionError as error:
         text = f"the check of the history failed: {error}"
         return Verdict(checker, Validity.INVALID, text, figures=figures)
     except Exception as error:  # noqa: BLE001 - a function of a user may raise anything
         text = f"the check raised {type(error).__name__}: {error}; correct it"
+        return Verdict(checker, Validity.UNDECIDED, text, figures=figures)
+    if answer is not None:
+        text = f"{CHECK_MANNER}; this one answered {answer!r:.80}"
         return Verdict(checker, Validity.UNDECIDED, text, figures=figures)
     if not operations:
         text = "there was nothing to check"

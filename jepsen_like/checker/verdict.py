@@ -41,5 +41,5 @@ class Verdict:
 
 
 def worst(verdicts: Sequence[Verdict]) -> Validity:
-    """The validity of all together."""
-    return max((verdict.validity for verdict in verdicts), default=Validity.VALID)
+    """The validity of all together; where nothing was judged, nothing is known to be right."""
+    return max((verdict.validity for verdict in verdicts), default=Validity.UNDECIDED)

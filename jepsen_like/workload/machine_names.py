@@ -31,8 +31,7 @@ def channelsets_of(names: Iterable[str], paths: Sequence[Path] = ()) -> ChannelS
     sets: list[ChannelSet] = []
     given = [each for text in names for each in (RECIPE_CLIENTS if text == RECIPES else [text])]
     for text in given:
-        machine_name, _, functions = text.partition("=")
-        workload_name, _, check_name = functions.partition(",")
+        machine_name, workload_name, check_name = _named(text)
         try:
             machine = load(machine_name)
         except UnknownMachineError as error:
@@ -47,6 +46,27 @@ def channelsets_of(names: Iterable[str], paths: Sequence[Path] = ()) -> ChannelS
     made = ChannelSets(sets, {environment_variable(MACHINES_PATH_KEY): where} if where else {})
     made.try_out()
     return made
+
+
+def _named(text: str) -> tuple[str, str, str]:
+    """The machine, its workload and the check; empty where none is named.
+
+    What is begun has to be named: behind a sign that nothing follows was meant to be something, and
+    without it the run would check less than was asked for.
+    """
+    machine, equals, functions = text.partition("=")
+    workload, comma, check = functions.partition(",")
+    for what, name, is_begun in (
+        ("machine", machine, True),
+        ("workload", workload, bool(equals)),
+        ("check", check, bool(comma)),
+    ):
+        if is_begun and not name.strip():
+            raise ArgumentError(
+                f"--machine {text!r}: no {what} is named; write module:Class, "
+                "module:Class=module:workload or module:Class=module:workload,module:check"
+            )
+    return machine, workload, check
 
 
 def _workload(
@@ -72,10 +92,10 @@ def _function(text: str, what: str, name: str) -> Callable[..., Any]:
     module, _, path = name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), path or "?")
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # the module of a user may raise anything as it is imported
         raise ArgumentError(
-            f"--machine {text}: the {what} cannot be loaded ({error}); write module:function, as "
-            "simulate_machine takes it"
+            f"--machine {text}: the {what} {name} cannot be loaded ({type(error).__name__}: "
+            f"{error}); write module:function, as simulate_machine takes it"
         ) from error
     if not callable(found):
         raise ArgumentError(f"--machine {text}: the {what} {name} is no function")

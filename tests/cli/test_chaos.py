@@ -20,6 +20,9 @@ from jepsen_like.target.processes.runner import RunFailedError
 from raftstore.cli.main import main
 from raftstore.types import Outcome
 
+LOCK = "raftstore.recipes.lock:Lock"
+CLIENTS = "jepsen_like.workload.recipe_clients"
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -86,6 +89,10 @@ def test_list_names_every_workload_and_fault_with_what_it_does(
         (("--machine", "recipes", "--simulated"), "runs on processes"),
         (("--machine", "recipes", "--cluster", "127.0.0.1:1"), "runs on processes"),
         (("--machine", "recipes", "--nemesis", "kil-leader"), "did you mean 'kill-leader'"),
+        (("--machine", "recipes", "--workload", ""), "and not both"),
+        (("--machine", ""), "--machine '': no machine is named"),
+        (("--machine", f"{LOCK}="), "no workload is named; write module:Class,"),
+        (("--machine", f"{LOCK}={CLIENTS}:lockers,"), "no check is named; write module:Class,"),
     ],
 )
 def test_machines_that_cannot_run_are_refused_with_the_remedy(
@@ -152,6 +159,24 @@ def test_exit_code_of_a_report_is_that_of_its_worst_verdict(
             "no fault 'kill-leadr'; did you mean 'kill-leader'?",
         ),
         (("--workload", "register", "--time-limit", "0"), "0.0 is not in the range"),
+        (("--workload", ""), "there is no workload ''; there are register"),
+        (
+            ("--workload", "register", "--nemesis", ""),
+            "--nemesis '' names nothing at place 1; give names with a comma between them, or leave",
+        ),
+        (
+            ("--workload", "register", "--nemesis", "kill-leader,"),
+            "--nemesis 'kill-leader,' names nothing at place 2",
+        ),
+        (
+            ("--workload", "register", "--nemesis", "loss, kill-leader,loss"),
+            "--nemesis names 'loss' twice; name it once",
+        ),
+        (("--workload", "register", "--cluster", ""), "--cluster '' names nothing at place 1"),
+        (
+            ("--workload", "register", "--cluster", "127.0.0.1:1,,127.0.0.1:2"),
+            "names nothing at place 2",
+        ),
         (
             ("--workload", "register", "--network", "namespaces"),
             "--network namespaces is a network of --processes; name them too",

@@ -298,14 +298,23 @@ def test_a_check_of_the_user_is_given_the_history(
     def raises(history: list[Any]) -> None:
         raise KeyError(len(history))
 
+    def never_runs(history: list[Any]) -> Any:
+        yield len(history)
+
     sets = [
         ChannelSet("counter", COUNTER, Counter, additions, check)
-        for check in (seen.extend, fails, raises)
+        for check in (seen.extend, fails, raises, len, never_runs)
     ]
     for each, validity, said in zip(
         sets,
-        (Validity.VALID, Validity.INVALID, Validity.UNDECIDED),
-        ("the check of", "failed: too much was done", "the check raised KeyError"),
+        (Validity.VALID, Validity.INVALID, *[Validity.UNDECIDED] * 3),
+        (
+            "the check of",
+            "failed: too much was done",
+            "the check raised KeyError",
+            "and answers nothing; this one answered",
+            "this one answered <generator",
+        ),
         strict=True,
     ):
         verdicts = {v.checker: v for v in ChannelSets([each], {}).check(store.run())}
@@ -372,6 +381,7 @@ def of_what_is_none(rng):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a module that is not installed."""
     (tmp_path / "chaos_sums.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "chaos_raises.py").write_text("1 / 0", encoding="utf-8")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "chaos_sums", raising=False)
     return tmp_path
@@ -390,14 +400,25 @@ def test_machines_are_found_by_path_with_the_workload_of_their_module(folder: Pa
     ("name", "complaint"),
     [
         ("nowhere:Sum", "the machine nowhere:Sum cannot be loaded here"),
-        ("chaos_sums:Sum=chaos_sums:none", "the workload cannot be loaded"),
-        ("chaos_sums:Sum=chaos_sums", "the workload cannot be loaded"),
+        ("chaos_sums:Sum=chaos_sums:none", "the workload chaos_sums:none cannot be loaded"),
+        ("chaos_sums:Sum=chaos_sums", "the workload chaos_sums cannot be loaded"),
         ("chaos_sums:Sum=chaos_sums:__name__", "the workload chaos_sums:__name__ is no function"),
-        ("chaos_sums:Sum=chaos_sums:workload,chaos_sums:no", "the check cannot be loaded"),
+        ("chaos_sums:Sum=chaos_sums:workload,chaos_sums:no", "the check .* cannot be loaded"),
         ("chaos_sums:Sum=chaos_sums:of_texts", "the workload of chaos_sums:Sum gave .*'text'"),
         ("chaos_sums:Sum=chaos_sums:of_nothing", "ended before it gave an operation"),
         ("chaos_sums:Sum=chaos_sums:of_what_is_none", "the workload gave 7; give"),
         ("tests.machines.queue:Queue", "there is no workload"),
+        ("", "--machine '': no machine is named; write module:Class"),
+        ("=chaos_sums:workload", "no machine is named"),
+        ("chaos_sums:Sum=", "no workload is named"),
+        ("chaos_sums:Sum= ,chaos_sums:workload", "no workload is named"),
+        ("chaos_sums:Sum=,chaos_sums:workload", "no workload is named"),
+        ("chaos_sums:Sum=chaos_sums:workload,", "no check is named; write .*=module:workload,mod"),
+        ("chaos_sums:Sum=chaos_sums:workload,a:b,c:d", "the check a:b,c:d cannot be loaded"),
+        ("chaos_sums:Sum=chaos_sums:workload=", "the workload chaos_sums:workload= cannot be load"),
+        ("recipes=chaos_sums:workload", "the machine recipes cannot be loaded"),
+        ("recipes,", "the machine recipes, cannot be loaded"),
+        ("chaos_sums:Sum=chaos_raises:x", "chaos_raises:x cannot be loaded .ZeroDivisionError"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(

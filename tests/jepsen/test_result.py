@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,12 @@ def test_result_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
     assert after.history == before.history
     assert after.faults == before.faults
     assert (after.seed, after.nemeses, after.replay) == (7, before.nemeses, before.replay)
+
+
+def test_run_that_nothing_judged_is_not_valid() -> None:
+    """Nor is it invalid: nobody knows."""
+    nothing = replace(sample(), verdicts=())
+    assert nothing.validity is Validity.UNDECIDED
 
 
 def test_result_is_refused_with_a_sentence_where_none_was_written(tmp_path: Path) -> None:

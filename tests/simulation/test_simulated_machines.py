@@ -129,10 +129,27 @@ def test_a_seed_is_the_same_world_again() -> None:
     assert len(seen[0]) >= 30
 
 
+@pytest.mark.slow
+def test_a_check_that_never_ran_passes_no_world() -> None:
+    """A generator function only looks like a check."""
+
+    def never_runs(history: list[Any]) -> Any:
+        yield len(history)
+
+    with pytest.raises(AssertionError, match="answers nothing; this one answered <generator"):
+        simulate_machine(
+            recipes.Counter, additions, seeds=[4], operations=10, check=never_runs, shrink=False
+        )
+
+
 def test_wrong_arguments_are_refused() -> None:
     """A run that would check nothing never passes."""
     with pytest.raises(raftstore.ArgumentError, match="would check nothing"):
         simulate_machine(recipes.Counter, additions, seeds=[])
+    with pytest.raises(raftstore.ArgumentError, match="clients=0 would check nothing; give 1"):
+        simulate_machine(recipes.Counter, additions, clients=0)
+    with pytest.raises(raftstore.ArgumentError, match="operations=-1 would check nothing; give 1"):
+        simulate_machine(recipes.Counter, additions, operations=-1)
     with pytest.raises(ValueError, match="unknown simulation option 'nods'"):
         simulate_machine(recipes.Counter, additions, seeds=1, nods=5)
     with pytest.raises(ValueError, match="is no range"):

@@ -91,6 +91,9 @@ def simulate_machine(
     ``member_changes=True``. Raises MachineSimulationError, which names the seed that failed;
     ``shrink``: with as few operations as a few more runs of that seed can do with.
     """
+    for name, number in (("clients", clients), ("operations", operations)):
+        if number < 1:
+            raise ArgumentError(f"{name}={number} would check nothing; give 1 or more")
     plan = Plan(machine, workload, model or machine, check, clients, operations)
     runs = MachineRuns()
     for seed in _seeds(seeds):

@@ -23,6 +23,7 @@ SCAN_ROWS_MAX: Final = 1_000_000
 JOURNAL_BYTES: Final = 300
 """So few that snapshots of a machine in memory are made and restored all the time."""
 Check = Callable[[list[Operation]], None]
+CHECK_MANNER: Final = "a check raises AssertionError where something is wrong, and answers nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +143,11 @@ class MachineSimulation(Simulation):
                 self._check_replicas(channel, judged)
         if self._plan.check is not None:
             try:
-                self._plan.check(history)
+                answer = self._plan.check(history)
             except AssertionError as error:
                 raise InvariantError(f"the check of the history failed: {error}") from error
+            if answer is not None:  # a generator or a coroutine has not even begun
+                raise InvariantError(f"{CHECK_MANNER}; this one answered {answer!r:.80}")
 
     def first_wrong(self) -> str | None:
         """The first thing that is wrong where replicas are not equal; None: nothing else is."""

@@ -70,4 +70,34 @@ MACHINE_KIT_RULES: tuple[Mutation, ...] = (
         Edit("SimUser._check_served", "check_level(query, served)", "pass"),
         directed(WORLDS + "a_replica_that_does_not_mind_the_bounds_of_a_query_is_found"),
     ),
+    mutation(
+        "testing-machine-named",
+        "A run whose check or workload is left out behind its sign goes on without it.",
+        Edit("_named", "is_begun and not name.strip()", "False"),
+        directed(CHANNELSETS + "what_cannot_run_is_refused_before_anything_starts"),
+    ),
+    mutation(
+        "testing-machine-check-ran",
+        "A check that is a generator, and so never ran, passes every history.",
+        Edit("check_history", "answer is not None", "False"),
+        directed(CHANNELSETS + "a_check_of_the_user_is_given_the_history"),
+    ),
+    mutation(
+        "testing-machine-check-ran-in-worlds",
+        "The same in simulated worlds.",
+        Edit("MachineSimulation.judge", "answer is not None", "False"),
+        directed(WORLDS + "a_check_that_never_ran_passes_no_world"),
+    ),
+    mutation(
+        "testing-nothing-judged",
+        "A run that nothing judged is valid.",
+        Edit("worst", "Validity.UNDECIDED", "Validity.VALID"),
+        directed("tests/jepsen/test_result.py::test_run_that_nothing_judged_is_not_valid"),
+    ),
+    mutation(
+        "testing-names",
+        "A list of faults or addresses that names nothing is taken for one that was left out.",
+        Edit("_list_of", "not name", "False"),
+        directed("tests/cli/test_chaos.py::test_run_refuses_what_it_does_not_know"),
+    ),
 )
