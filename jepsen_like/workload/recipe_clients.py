@@ -41,11 +41,14 @@ def locking(rng: random.Random, name: str) -> Client:
 
 
 def campaigning(rng: random.Random, name: str) -> Client:
-    """A candidate that stands, and resigns now and then."""
+    """A candidate that stands, and resigns now and then, also late from what it led before."""
+    led = [0]
     while True:
-        yield Command("jobs", Campaign(name, rng.choice((100, 1_000))))
-        if rng.random() < 0.2:
-            yield Command("jobs", Resign(name))
+        stood = yield Command("jobs", Campaign(name, rng.choice((100, 1_000))))
+        if stood.outcome == "ok" and stood.result.leader == name:
+            led.append(stood.result.term)
+        if rng.random() < 0.3:
+            yield Command("jobs", Resign(name, rng.choice(led[-3:])))
         elif rng.random() < 0.2:
             yield Query("jobs")
 

@@ -5,11 +5,12 @@
     seen = election.command("indexer", Campaign("host-a", lease_ms=5_000, address="10.0.0.1:80"))
     if seen.leader == "host-a":
         ...  # lead in term seen.term; campaign again well before seen.until_ms
-    election.command("indexer", Resign("host-a"))
+        election.command("indexer", Resign("host-a", seen.term))
 
 Candidates stand in the order in which they came; each keeps its place by campaigning again before
 its lease is over. The first of those whose lease is not over leads. Every other leader has a higher
-term, which protects what it writes as the token of a lock does.
+term, which protects what it writes as the token of a lock does. A leadership ends by a Resign that
+names its term, and by no other: one that was sent late, or twice, ends no later leadership.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from raftstore.recipes.names import name_of
 LeaseMs = Annotated[int, msgspec.Meta(ge=1, le=24 * 3_600_000)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 CANDIDATES_MAX: Final = 1_000
+NAMED_TERMS: Final = 2
+"""The version from which on a Resign has to name the term that it ends. Before, it ended whatever
+leadership its candidate had when it came."""
 
 
 class Campaign(msgspec.Struct, frozen=True, tag=True):
@@ -39,6 +43,9 @@ class Resign(msgspec.Struct, frozen=True, tag=True):
     """Stand no longer; a leader makes place for the next candidate at once."""
 
     candidate: Name
+    term: int = 0
+    """Of the leadership that it ends; 0: the candidate does not lead, and only stands no longer.
+    What was sent before there were terms has none."""
 
 
 class Leadership(msgspec.Struct, frozen=True):
@@ -72,16 +79,22 @@ _RACE = raftstore.codec(_Race)
 class Election(raftstore.StateMachine):
     """Commands: Campaign, Resign. Result and answer: the Leadership."""
 
+    version = NAMED_TERMS
     commands = raftstore.codec(Campaign | Resign)
     results = answers = raftstore.codec(Leadership)
 
     def apply(self, command: Campaign | Resign, context: raftstore.CommandContext) -> Leadership:
-        """Change the candidates, and the leader where it has to be another."""
+        """Change the candidates, and the leader where it has to be another.
+
+        RejectedError: there are too many candidates, or a Resign is not of the term that is led.
+        """
         name = name_of(context)
         race = self._race(context.state, name)
         standing = {c.name: c for c in race.candidates if c.until_ms > context.time_ms}
         led = race.leader in standing
         if isinstance(command, Resign):
+            if context.version >= NAMED_TERMS:
+                _check_term(command, race, leads=led and race.leader == command.candidate)
             standing.pop(command.candidate, None)
         else:
             if command.candidate not in standing and len(standing) >= CANDIDATES_MAX:
@@ -107,6 +120,16 @@ class Election(raftstore.StateMachine):
         found = state.get(name)
         race: _Race = _Race() if found is None else _RACE.decode(found)
         return race
+
+
+def _check_term(resign: Resign, race: _Race, *, leads: bool) -> None:
+    """RejectedError where a Resign would end a leadership that it does not name."""
+    says = f"{race.leader} leads in term {race.term}" if race.leader else "nobody leads"
+    if resign.term and (race.leader, race.term) != (resign.candidate, resign.term):
+        message = f"{resign.candidate} does not lead in term {resign.term}: {says}"
+        raise raftstore.RejectedError(message)
+    if leads and not resign.term:
+        raise raftstore.RejectedError(f"{says}; a Resign that ends that has term={race.term}")
 
 
 def _leadership(race: _Race) -> Leadership:

@@ -29,6 +29,12 @@ class ProcessCounter(recipes.Counter):
         return super().apply(command, context) * 10_000_000 + os.getppid()
 
 
+class HastyElection(recipes.Election):
+    """A Resign that comes late ends a leadership that it does not know of, as in version 1."""
+
+    version = 1
+
+
 class MemoryCounter(raftstore.MemoryMachine):
     """A counter in memory, without a bug; it numbers its results."""
 

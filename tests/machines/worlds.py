@@ -17,6 +17,7 @@ from jepsen_like.workload.recipe_clients import (
     taking,
 )
 from raftstore import recipes
+from raftstore.recipes.election import Resign
 from raftstore.recipes.lock import Acquire
 from raftstore.testing import Command, Operation, Query
 from tests.machines.ledger import Ledger, PayIn, Transfer
@@ -46,6 +47,16 @@ def one_leader_a_term(history: list[Operation]) -> None:
         newest = seen.term
         if seen.leader:
             assert leaders.setdefault(seen.term, seen.leader) == seen.leader, seen
+
+
+def leaderships_end_in_their_term(history: list[Operation]) -> None:
+    """A Resign that was not refused left the term that it named, or the next one with a leader."""
+    one_leader_a_term(history)
+    for resign in by_seq(history):
+        asked, seen = resign.asked.value, resign.result  # type: ignore[union-attr]
+        if isinstance(asked, Resign) and asked.term:
+            is_next = seen.term == asked.term + 1 and seen.leader
+            assert seen.term == asked.term or is_next, f"{asked} ended another term: {seen}"
 
 
 def rate_is_kept(history: list[Operation]) -> None:
@@ -128,7 +139,7 @@ class World(NamedTuple):
 WORLDS = {
     "counter": World(recipes.Counter, additions),
     "lock": World(recipes.Lock, locking, tokens_grow),
-    "election": World(recipes.Election, campaigning, one_leader_a_term),
+    "election": World(recipes.Election, campaigning, leaderships_end_in_their_term),
     "rate_limiter": World(recipes.RateLimiter, taking, rate_is_kept),
     "id_blocks": World(recipes.IdBlocks, numbering, blocks_do_not_meet),
     "documents": World(recipes.Documents, changing),

@@ -42,6 +42,7 @@ def test_a_machine_in_memory_holds_under_faults() -> None:
         ("counter", broken.RandomCounter, None, "a sequential run"),
         ("counter", broken.ForgetfulCounter, None, "a sequential run gives"),
         ("lock", broken.UnfencedLock, None, "the check of the history failed: .* came after"),
+        ("election", broken.HastyElection, None, "Resign.* ended another term"),
         ("queue", broken.OvertakingQueue, None, "items overtook each other"),
         ("ledger", broken.GenerousLedger, None, "the check of the history failed: .* are there"),
         ("unique_index", broken.StickyIndex, UniqueIndex, "rejected .* a sequential run gives"),

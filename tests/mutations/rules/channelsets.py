@@ -17,6 +17,7 @@ SEQUENCER = "tests/unit/core/test_sequencer.py::test_"
 FATE = "tests/unit/core/test_fate.py::test_"
 TOGETHER = "tests/simulation/test_shared_commands.py::test_"
 CLIENTS = "tests/integration/client/test_shared_commands.py::test_"
+RECIPES = "tests/unit/recipes/test_recipes.py::test_"
 
 CHANNELSET_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -340,5 +341,30 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "The counters of the commands of a record are used for other writes, too.",
         Edit("ProducerSession._take", "self._counter += inner", "pass"),
         directed(CLIENTS + "a_record_has_no_more_commands_than_its_answer_has_room_for"),
+    ),
+    mutation(
+        "recipes-resign-late",
+        "A Resign of an earlier term ends a later leadership.",
+        Edit(
+            "_check_term",
+            "resign.term and (race.leader, race.term) != (resign.candidate, resign.term)",
+            "False",
+        ),
+        directed(
+            RECIPES + "a_late_or_repeated_resign_ends_no_later_leadership",
+            "tests/simulation/test_simulated_machines.py::test_machine_holds_under_faults[election]",
+        ),
+    ),
+    mutation(
+        "recipes-resign-unnamed",
+        "A Resign that names no term ends a leadership.",
+        Edit("_check_term", "leads and not resign.term", "False"),
+        directed(RECIPES + "a_late_or_repeated_resign_ends_no_later_leadership"),
+    ),
+    mutation(
+        "recipes-resign-replayed",
+        "What version 1 of the election was told leads to something else now.",
+        Edit("Election.apply", "context.version >= NAMED_TERMS", "True"),
+        directed(RECIPES + "a_resign_of_before_leads_to_what_it_led_to"),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import raftstore
@@ -14,6 +15,13 @@ from raftstore.recipes.id_blocks import Block
 from raftstore.recipes.lock import Acquire, Release, Renew
 from raftstore.recipes.rate_limiter import Decision, Take
 from raftstore.testing import LocalMachine, check_machine
+from raftstore.testing.machines.local_machine import Place
+
+CAMPAIGN, OLD_RESIGN = (
+    msgspec.msgpack.encode({"type": kind, "candidate": "a", **more})
+    for kind, more in (("Campaign", {"lease_ms": 1_000}), ("Resign", {}))
+)
+"""As clients of version 1 sent them."""
 
 
 def test_a_counter_adds_up_by_key() -> None:
@@ -60,7 +68,7 @@ def test_an_election_has_so_many_candidates_and_those_that_stand_may_go_on(
         race.command("e", Campaign(name, 60_000))
     with pytest.raises(raftstore.RejectedError, match="there are 2 candidates already"):
         race.command("e", Campaign("c", 60_000))
-    race.command("e", Resign("a"))
+    race.command("e", Resign("a", 1))
     assert race.command("e", Campaign("c", 60_000)).leader == "b"
 
 
@@ -102,10 +110,69 @@ def test_candidates_lead_in_their_order_and_every_other_leader_in_another_term()
     election.time_ms += 5_000
     seen = election.command("e", Campaign("a", 1_000))
     assert (seen.leader, seen.term) == ("b", 2)
-    assert election.command("e", Resign("b")).leader == "c"
-    assert election.command("e", Resign("c")).leader == "a"
-    assert election.command("e", Resign("a")) == Leadership("", 4, 0)
+    assert election.command("e", Resign("b", 2)).leader == "c"
+    assert election.command("e", Resign("c", 3)).leader == "a"
+    assert election.command("e", Resign("a", 4)) == Leadership("", 4, 0)
     assert election.command("e", Campaign("a", 1_000)).term == 5
+
+
+def test_a_late_or_repeated_resign_ends_no_later_leadership() -> None:
+    """It was on its way while its candidate lost the leadership and won it again."""
+    election = LocalMachine(recipes.Election)
+    election.command("e", Campaign("a", 1_000))
+    election.command("e", Campaign("b", 60_000))
+    assert election.command("e", Resign("a", 1)).leader == "b"
+    for late in (1, 2, 7):
+        with pytest.raises(raftstore.RejectedError, match=f"in term {late}: b leads in term 2"):
+            election.command("e", Resign("a", late))
+    election.command("e", Campaign("a", 60_000))
+    assert election.command("e", Resign("b", 2)) == election.query("e")
+    assert (election.query("e").leader, election.query("e").term) == ("a", 3)
+    with pytest.raises(raftstore.RejectedError, match="not lead in term 1: a leads in term 3"):
+        election.command("e", Resign("a", 1))
+    with pytest.raises(raftstore.RejectedError, match="a Resign that ends that has term=3"):
+        election.command("e", Resign("a"))
+    assert election.query("e").leader == "a"
+    election.command("e", Resign("a", 3))
+    with pytest.raises(raftstore.RejectedError, match="a does not lead in term 3: nobody leads"):
+        election.command("e", Resign("a", 3))
+
+
+def test_who_does_not_lead_resigns_from_no_term() -> None:
+    """It leaves its place in the order, and the leader where it is; also where it has none."""
+    election = LocalMachine(recipes.Election)
+    for name in ("a", "b", "c"):
+        election.command("e", Campaign(name, 60_000))
+    for _ in range(2):
+        seen = election.command("e", Resign("b"))
+        assert (seen.leader, seen.term, seen.candidates) == ("a", 1, 2)
+    with pytest.raises(raftstore.RejectedError, match="c does not lead in term 1: a leads"):
+        election.command("e", Resign("c", 1))
+    assert election.query("e").candidates == 2
+    assert election.command("e", Resign("a", 1)).leader == "c"
+
+
+def test_a_leader_whose_lease_is_over_may_still_resign_from_its_term() -> None:
+    """Nobody has noticed; the next one leads at once."""
+    election = LocalMachine(recipes.Election)
+    election.command("e", Campaign("a", 1_000))
+    election.command("e", Campaign("b", 60_000))
+    election.time_ms += 5_000
+    assert election.command("e", Resign("a", 1)).leader == "b"
+
+
+def test_a_resign_of_before_leads_to_what_it_led_to() -> None:
+    """In logs of version 1, and on replicas that know terms beside those that do not: a term that
+    is named counts for nothing there."""
+    for resign in (OLD_RESIGN, recipes.Election.commands.encode(Resign("a", 9))):
+        election = LocalMachine(recipes.Election)
+        seen = [
+            election.apply(b"e", command, Place(seq, 5, version=1)).result
+            for seq, command in enumerate((CAMPAIGN, resign, CAMPAIGN, resign), 2)
+        ]
+        led = [recipes.Election.results.decode(each or b"") for each in seen]
+        assert [(each.leader, each.term) for each in led] == [("a", 1), ("", 1), ("a", 2), ("", 2)]
+    assert (recipes.Election.oldest_version, recipes.Election.version) == (1, 2)
 
 
 def test_a_leader_that_comes_back_alone_has_a_new_term() -> None:
@@ -180,7 +247,7 @@ def test_spaces_of_documents_do_not_mix() -> None:
     [
         (recipes.Counter, [("a", 1), ("b", 2), ("a", -1)]),
         (recipes.Lock, [("l", Acquire("a", 5)), ("l", Acquire("b", 5)), ("l", Release("b", 2))]),
-        (recipes.Election, [("e", Campaign("a", 5)), ("e", Campaign("b", 50)), ("e", Resign("a"))]),
+        (recipes.Election, [("e", Campaign("a", 5)), ("e", Campaign("b", 50)), ("e", Resign("b"))]),
         (recipes.RateLimiter, [("c", Take(1, 50))] * 4),
         (recipes.IdBlocks, [("n", 5), ("n", 7)]),
         (recipes.Documents, [("s", Change(puts={"b": 1, "a": 2})), ("s", Change({"a": 1}))]),
