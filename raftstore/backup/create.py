@@ -78,8 +78,9 @@ def create_backup(
     does, at the end; what a call that was stopped has written is used by the next one. ``full``:
     read and write everything again, whatever is there.
 
-    Raises UnknownTableError, UnavailableError, BackupError, and SchemaError for a channel set that
-    is named as a table, or the reverse.
+    Raises UnknownTableError, UnavailableError, BackupError, MachineStoppedError for a channel set
+    with a partition that stands at a command, and SchemaError for one that is named as a table, or
+    the reverse.
     """
     for what, names in (("tables", tables), ("channelsets", channelsets)):
         if isinstance(names, str):

@@ -24,6 +24,7 @@ from raftstore.client.machines.channel_set_state import PinnedPartition
 from raftstore.client.position import Position
 from raftstore.errors import (
     BackupError,
+    MachineStoppedError,
     PageExpiredError,
     RequestTimeoutError,
     TransportError,
@@ -105,7 +106,7 @@ class SetCreation:
     def _partition(self, info: TableInfo, number: int, known: StateBackup | None) -> StateBackup:
         state = self._client.channelset_state(info.name)
         for left in reversed(range(ATTEMPTS)):
-            pinned = state.pin(info, number)
+            pinned = _pinned(state, info, number)
             try:
                 taken = self._unchanged(known, pinned) or self._read(state, info, number, pinned)
             except _GONE:
@@ -176,6 +177,16 @@ class SetCreation:
         encode: Callable[[Sequence[tuple[bytes, bytes]]], bytes],
     ) -> tuple[DataFile, ...]:
         return tuple(self._put(encode(part), len(part)) for part in cut(entries))
+
+
+def _pinned(state: ChannelSetState, info: TableInfo, number: int) -> PinnedPartition:
+    try:
+        return state.pin(info, number)
+    except MachineStoppedError as error:
+        raise MachineStoppedError(
+            f"{error}; then make the backup again, or name what else is to be in it (tables=, "
+            "channelsets=; --table, --channelset)"
+        ) from error
 
 
 def _all(

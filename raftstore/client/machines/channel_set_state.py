@@ -31,6 +31,9 @@ PIN_WAIT_MS: Final = 5_000
 """A replica that has not applied what is wanted within this is passed over."""
 PAGE_WAIT_MS: Final = 30_000
 """For a page of a pinned state: others may come first."""
+STOPPED_WAIT_MS: Final = 3_000
+"""A leader whose machine stopped gives its leadership to a replica whose machine goes on; that
+there is one it learns from reports, which come every second. Nothing else happens by itself."""
 LINEARIZABLE: Final = ReadSpec(Level.LINEARIZABLE)
 
 Entry = tuple[bytes, bytes]
@@ -69,10 +72,15 @@ class AsyncChannelSetState:
     async def pin(
         self, info: TableInfo, partition: int, *, timeout: float | None = None
     ) -> PinnedPartition:
-        """Pin the state of a partition: all that was acknowledged before the call is in it."""
+        """Pin the state of a partition: all that was acknowledged before the call is in it.
+
+        MachineStoppedError: its machine stands at a command, wherever it runs.
+        """
         deadline_ms = self._context.deadline_ms(timeout)
         channel = info.channels[partition].channel
-        read = await self._channel_reads.get(channel, (), LINEARIZABLE, deadline_ms)
+        read = await self._channel_reads.get(
+            channel, (), LINEARIZABLE, deadline_ms, stopped_wait_ms=STOPPED_WAIT_MS
+        )
         first = read.served.node
         return await self._pin_at(info, partition, read.served.applied_seq, first)
 

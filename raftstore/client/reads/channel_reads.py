@@ -94,14 +94,19 @@ class ChannelReads:
         *,
         min_seq: Seq = Seq(0),
         fallback: Fallback | None = None,
+        stopped_wait_ms: int | None = None,
     ) -> GetAnswer:
         """Read keys of one channel; one value per key, in order.
 
-        ``fallback``: how a request shared with others failed before.
+        ``fallback``: how a request shared with others failed before. ``stopped_wait_ms``: see
+        ``RoutingPolicy``.
         """
         build = builder_of(Get, channel, spec, min_seq, keys=keys)
         hosts = {} if fallback is None else fallback.hosts()
-        answer = expect(GetAnswer, await self._ask(channel, build, spec, deadline_ms, hosts))
+        found = await self._ask(
+            channel, build, spec, deadline_ms, hosts, stopped_wait_ms=stopped_wait_ms
+        )
+        answer = expect(GetAnswer, found)
         if spec.pin is not None and not answer.served.pinned:
             raise DecodeError(
                 f"{node_name(answer.served.node)} answered of another state than the pinned one; "
@@ -183,13 +188,15 @@ class ChannelReads:
         spec: ReadSpec,
         deadline_ms: int,
         hosts: Mapping[str, str] | None = None,
+        *,
+        stopped_wait_ms: int | None = None,
     ) -> ClientAnswer:
         pin, name = spec.pin, self._context.topology.name_of(channel)
         if pin is not None:
             answer = await self._ask_pinned(channel, build, spec, pin, deadline_ms)
         else:
             only = None if spec.replica is None else self.node_named(spec.replica)
-            policy = RoutingPolicy.of(spec, only)
+            policy = replace(RoutingPolicy.of(spec, only), stopped_wait_ms=stopped_wait_ms)
             what = f"{name} (level {spec.level.value})"
             if policy.at_leader:
                 what = f"read of {what}"

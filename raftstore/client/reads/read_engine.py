@@ -145,7 +145,7 @@ class ReadEngine:
         backoff = context.backoff()
         read = _Read(channel, build, deadline_ms, what, policy, hosts)
         try:
-            while context.now_ms() < deadline_ms:
+            while context.now_ms() < read.deadline_ms:
                 context.check_open()
                 replicas = context.topology.readable_of(channel)
                 if not replicas:
@@ -164,7 +164,7 @@ class ReadEngine:
                 if successor is not None and successor != leader:
                     continue
                 context.discovery.want_leaders()
-                pause_ms = min(backoff.next_ms(), deadline_ms - context.now_ms())
+                pause_ms = min(backoff.next_ms(), read.deadline_ms - context.now_ms())
                 answer = await self._next_answer(read, pause_ms)
                 if answer is not None:
                     return answer
@@ -315,6 +315,9 @@ class ReadEngine:
             learn_of_leader(self._context, read.channel, attempt.leader, refusal)
         read.refusals[node] = read.leader_error = refusal
         if isinstance(refusal, MachineStoppedError):
+            wait_ms = read.policy.stopped_wait_ms
+            if read.stopped is None and wait_ms is not None:
+                read.deadline_ms = min(read.deadline_ms, self._context.now_ms() + wait_ms)
             read.stopped = refusal
         # What a newer node calls by a name that is not known here is its own refusal alone.
         if (attempt.leader is not None or failed.code in ERRORS_BY_CODE) and read.is_final(refusal):

@@ -33,6 +33,9 @@ class RoutingPolicy:
     takes_newer: bool = False
     """Where a replica keeps the state no longer, the caller would rather have a newer one at once
     than ask the others for this one."""
+    stopped_wait_ms: int | None = None
+    """Where the leader's state machine stopped: what is left from then on, for the leadership to
+    go to a replica whose machine goes on. None: all of the read's time, for people to mend it."""
 
     @classmethod
     def of(cls, spec: ReadSpec, only: NodeId | None) -> RoutingPolicy:

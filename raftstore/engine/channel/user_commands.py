@@ -210,11 +210,12 @@ class UserCommands:
         return Refusal(MachineStoppedError, self._stopped(self.stop))
 
     def _stopped(self, stop: MachineStop) -> str:
+        channelset, _, partition = self._name.rpartition("/")
         return (
             f"{self._name}: the state machine stopped at seq {stop.seq} "
             f"(command {guid_text(self._channel, stop.guid)}): {stop.reason}; install "
             "code that can apply it and restart the nodes, or have it skipped (raftstore machine "
-            "skip)"
+            f"skip {channelset} {partition} {stop.seq})"
         )
 
     def on_applied(self, answers: Answers) -> MachineStop | None:

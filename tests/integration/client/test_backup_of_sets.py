@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from raftstore.backup import cutting, restore_sets
 from raftstore.backup.manifest import FORMAT, TABLES_FORMAT, manifest_path
 from raftstore.client.asyncio_client import AsyncClient
 from raftstore.client.blocking.client import Client, connect
+from raftstore.client.machines import channel_set_state
 from raftstore.errors import (
     ArgumentError,
     BackupError,
     GuidExpiredError,
+    MachineStoppedError,
     Outcome,
     RequestError,
     SchemaError,
@@ -34,7 +38,7 @@ from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.replica_checks import ReadEntries
 from raftstore.state_machines.machine_origin import read_origin
 from raftstore.types import RecordKind
-from tests.integration.client.fake_cluster import Channel, FakeCluster, FakeNode
+from tests.integration.client.fake_cluster import Channel, FakeCluster, FakeNode, fail
 from tests.integration.client.fake_requests import execute
 from tests.integration.client.play import QUICK, play
 
@@ -583,3 +587,44 @@ def test_asyncio_takes_channel_sets_too(tmp_path: Path) -> None:
         assert state_of(cluster, "l2") == state_of(cluster, "l")
 
     play(test)
+
+
+STOPPED = (
+    "l/0: the state machine stopped at seq 4 (command 00): ZeroDivisionError; install other code"
+)
+
+
+def test_partition_whose_machine_stopped_ends_the_backup_at_once_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much time requests have: people have to do something, and the error says what."""
+    monkeypatch.setattr(channel_set_state, "STOPPED_WAIT_MS", 200)
+
+    def work(cluster: FakeCluster, _: Client) -> None:
+        stopped = fail("machine_stopped", STOPPED)
+        cluster.nodes["n1"].read_scripts.extend([stopped] * 10_000)
+        began_s = time.monotonic()
+        patient = replace(QUICK, timeout_ms=12_000)
+        with (
+            connect(cluster.endpoints, settings=patient) as client,
+            pytest.raises(MachineStoppedError) as error,
+        ):
+            backup.create_backup(client, str(tmp_path), channelsets=["l"])
+        assert time.monotonic() - began_s < 8
+        assert str(error.value).startswith(f"{STOPPED}; then make the backup again, or name what")
+        assert "--channelset" in str(error.value)
+        assert list(tmp_path.rglob("*.json")) == []
+
+    run(work)
+
+
+def test_backup_waits_for_the_leader_whose_machine_goes_on(tmp_path: Path) -> None:
+    """Where the code is old on some nodes alone, one that has it leads a moment later."""
+
+    def work(cluster: FakeCluster, client: Client) -> None:
+        send(client, "l", b"one")
+        cluster.nodes["n1"].read_scripts.extend([fail("machine_stopped", STOPPED)] * 3)
+        made = backup.create_backup(client, str(tmp_path), channelsets=["l"])
+        assert made.sets[0].rows == 1
+
+    run(work)

@@ -23,7 +23,25 @@ PROOF = CLIENT + "a_set_is_not_served_unless_its_state_says_that_it_is_whole"
 UNCHANGED = CLIENT + "unchanged_partitions_of_sets_are_not_read_again"
 BEFORE = CLIENT + "everything_acknowledged_before_is_in_it"
 
+STOPPED = CLIENT + "partition_whose_machine_stopped_ends_the_backup_at_once_with_its_reason"
+
 BACKUP_SET_RULES: tuple[Mutation, ...] = (
+    mutation(
+        "set-backup-stopped",
+        "A backup waits for a machine that stands at a command, and ends by a timeout.",
+        Edit("ReadEngine._refused", "read.stopped is None and wait_ms is not None", "False"),
+        directed(STOPPED),
+    ),
+    mutation(
+        "set-backup-stopped-for-long",
+        "A backup is not made, though another replica's machine goes on and leads in a moment.",
+        Edit(
+            "ReadEngine._refused",
+            "min(read.deadline_ms, self._context.now_ms() + wait_ms)",
+            "self._context.now_ms()",
+        ),
+        directed(CLIENT + "backup_waits_for_the_leader_whose_machine_goes_on"),
+    ),
     mutation(
         "set-backup-seq",
         "A restored machine is given seqs that it was given before.",

@@ -38,6 +38,7 @@ def test_a_command_that_waits_behind_a_stop_learns_what_it_waits_for() -> None:
     assert answer.code == "quorum_timeout"
     assert "within 2000 ms; c/0: the state machine stopped at seq 4" in answer.message
     assert "ValueError: boom; install code that can apply it" in answer.message
+    assert "(raftstore machine skip c 0 4)" in answer.message
     refused = late("overloaded")
     assert commands.answer(5, refused) is refused
 
