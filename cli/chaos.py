@@ -189,7 +189,7 @@ def run(  # noqa: PLR0913 - a run has many parts, all by name
 
 
 def _list_of(option: str, text: str | None) -> tuple[str, ...]:
-    """What a list by comma names; empty where the option was left out.
+    """The names of a list by comma; empty where the option was left out.
 
     An empty or repeated name is refused: the run would be under fewer faults, or on another
     cluster, than was meant.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict
 
 from jepsen_like.calls import Action, Answer, Call, details_of
-from jepsen_like.checker.channelsets import Check, check_channelset, check_history, take_answer
+from jepsen_like.checker.channelsets import check_channelset, check_history, take_answer
 from jepsen_like.checker.fates import check_fates
 from jepsen_like.checker.staleness import check_staleness
 from jepsen_like.checker.verdict import Verdict
@@ -23,6 +23,7 @@ from raftstore.rows.partitioner import partition_of
 from raftstore.testing import Command, Operation, Query
 from raftstore.testing.machines.local_machine import as_key
 from raftstore.testing.machines.workload import Asked, Script
+from raftstore.testing.machines.world import Check
 from raftstore.types import Level, Outcome
 
 NAME: Final = "channelsets"

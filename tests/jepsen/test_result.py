@@ -117,7 +117,7 @@ def test_result_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
 
 
 def test_run_that_nothing_judged_is_not_valid() -> None:
-    """Nor is it invalid: nobody knows."""
+    """It is not invalid either: nobody knows."""
     nothing = replace(sample(), verdicts=())
     assert nothing.validity is Validity.UNDECIDED
 

@@ -22,7 +22,8 @@ from raftstore.types import ChannelId
 SCAN_ROWS_MAX: Final = 1_000_000
 JOURNAL_BYTES: Final = 300
 """So few that snapshots of a machine in memory are made and restored all the time."""
-Check = Callable[[list[Operation]], None]
+Check = Callable[[list[Operation]], object]
+"""A user wrote it, so it may answer something, which is refused (``CHECK_MANNER``)."""
 CHECK_MANNER: Final = "a check raises AssertionError where something is wrong, and answers nothing"
 
 

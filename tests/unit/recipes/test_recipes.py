@@ -153,7 +153,7 @@ def test_who_does_not_lead_resigns_from_no_term() -> None:
 
 
 def test_a_leader_whose_lease_is_over_may_still_resign_from_its_term() -> None:
-    """Nobody has noticed; the next one leads at once."""
+    """That its lease is over is not noticed yet; the next one leads at once."""
     election = LocalMachine(recipes.Election)
     election.command("e", Campaign("a", 1_000))
     election.command("e", Campaign("b", 60_000))
