@@ -532,7 +532,8 @@ class Model:
         if self.fault == "deleted by the order":
             target = row.target
             return target is not None and me.node not in (*target.voters, *target.learners)
-        return may_be_deleted(row, me, self.stack_of(one.log, one.base, one.commit))
+        known = self.stack_of(one.log, one.base, one.commit)
+        return may_be_deleted(row, me, known, version=one.number)  # no copy goes back here
 
     def _operate(self, state: State) -> Iterator[tuple[str, State]]:
         row, scenario = self.rows[state.row], self.scenario

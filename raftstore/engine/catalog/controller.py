@@ -90,6 +90,7 @@ from raftstore.types import (
 CATALOG_ROWS_MAX = 1_000_000
 """A safety bound on one scan of the catalog; far above PARTITIONS_MAX tables."""
 _OPENING = 0
+_LEADING = 3
 OPENED_AT_ONCE = 16
 """Channels of new tables that are opened in one turn; the next ones wait for the turns after it."""
 
@@ -133,14 +134,16 @@ class CatalogController:
         self._known_levels = levels.by_node
         self._known_domains: dict[NodeId, str] = {identity.me: identity.failure_domain}
         self._registering: dict[NodeId, tuple[str, int, str]] = {}
+        self.deadlines: Deadlines[int] = Deadlines()
+        """Of channels that wait to be opened, tables that wait to go, changes that ended, and nodes
+        that came up."""
+        watch.on_up_changed.append(self._on_up_changed)
         self.config_reports = ConfigReports(
             self, self._channels, parts.outbox, levels.at_least, watch.is_up,
-            settings.membership.report_wait_ms,
+            wait_ms=settings.membership.report_wait_ms, deadlines=self.deadlines,
         )  # fmt: skip
         self.opening: deque[ChannelId] = deque()
         """Channels of the catalog that wait for a turn of the node to be opened in."""
-        self.deadlines: Deadlines[int] = Deadlines()
-        """Of the channels that wait to be opened, and of tables that wait to go."""
         self.hosting = Hosting(
             identity.me, parts.log, parts.tables, registry, parts.tell, self.deadlines
         )
@@ -314,8 +317,12 @@ class CatalogController:
     # --- the catalog changed ----------------------------------------------------------------------
 
     def on_catalog_applied(self, now_ms: int) -> None:
-        """Read the catalog anew and open or close channels accordingly."""
-        if self._tables.applied_seq(self.metadata_channel) != self.catalog.version:
+        """Read the catalog anew and open or close channels accordingly.
+
+        A table that was copied from another replica may be behind what the log here had brought;
+        the log brings it again, and until then what is known stays known (M12).
+        """
+        if self._tables.applied_seq(self.metadata_channel) > self.catalog.version:
             page = self._tables.scan(self.metadata_channel, b"", b"", CATALOG_ROWS_MAX)
             assert not page.more
             rows = ((row.key, row.value, row.seq) for row in page.rows)
@@ -419,6 +426,12 @@ class CatalogController:
         """Whether the channel is hosted here or of a table of the catalog."""
         return channel in self._channels or self.catalog.table_of(channel) is not None
 
+    def _on_up_changed(self, node: NodeId) -> None:
+        """A node that came up may take replicas, and a member of the catalog that went is replaced;
+        neither waits for the next regular look."""
+        del node
+        self.deadlines.push(_LEADING, 0)
+
     def on_applied(self, runner: ChannelRunner, answers: Answers, now_ms: int) -> None:
         """A channel's applied seq moved."""
         del answers
@@ -495,6 +508,10 @@ class CatalogController:
             self.config_reports.report(now_ms)
             self.copy_reports.report()
             self.machine_steps.look(now_ms)
+        if _LEADING in self.deadlines:
+            self.deadlines.cancel(_LEADING)
+            self._lead_members(now_ms)
+        self.config_reports.on_timer(now_ms)
         if self.hosting.on_timer(now_ms):
             self._follow_replicas(tuple(self.catalog.changes), now_ms)
         self._register_nodes(now_ms)

@@ -49,13 +49,17 @@ class _Leaving(NamedTuple):
     number: ReplicaNumber
 
 
-def may_be_deleted(entry: ReplicaEntry, me: ReplicaId, known: Sequence[ConfigEntry]) -> bool:
+def may_be_deleted(
+    entry: ReplicaEntry, me: ReplicaId, known: Sequence[ConfigEntry], version: int
+) -> bool:
     """Whether a replica may go with all that it holds (M12).
 
     ``known``: the configurations of its own log, from the newest known to be committed on. The row
-    may be behind them: one that names the replica above the row's keeps it (B1).
+    may be behind them: one that names the replica above the row's keeps it (B1). ``version``: of
+    the copy of the catalog that has the row. One from before the order that brought the replica,
+    which is its number (M14), says nothing of it.
     """
-    if not entry.config_seq or entry.config.has_member(me):
+    if me.number > version or not entry.config_seq or entry.config.has_member(me):
         return False
     target = entry.target
     if target is not None and _ordered(target.voters, target.learners, me.node):
@@ -157,7 +161,7 @@ class Hosting:
             if runner is None or entry is None:
                 continue
             me = ReplicaId(self._me, runner.number)
-            if may_be_deleted(entry, me, runner.core.known_configs()):
+            if may_be_deleted(entry, me, runner.core.known_configs(), catalog.version):
                 self._delete(runner, now_ms)
             else:
                 runner.inform(TargetKnown(entry.target, entry.config_seq), now_ms)

@@ -30,7 +30,7 @@ class Leaders:
         parts.watch.reports.given_away = self.given_away.report
         parts.watch.reports.on_given_away = self.given_away.on_report
         parts.controller.on_leaders_switched = self.balancer.switched
-        parts.watch.on_up_changed = self.standbys.up_changed
+        parts.watch.on_up_changed.append(self.standbys.up_changed)
         self.stood_still = self.move_requests.stood_still
 
     def leader_changed(self, runner: ChannelRunner, before: RoleBefore, now_ms: int) -> None:

@@ -90,8 +90,8 @@ class PeerWatch:
         self._next_report_ms = 0
         self.due_ms = 0
         """When on_timer wants to be called."""
-        self.on_up_changed: Callable[[NodeId], None] = _nothing
-        """Is called with every node that came up or is up no more."""
+        self.on_up_changed: list[Callable[[NodeId], None]] = []
+        """Are called with every node that came up or is up no more."""
 
     # --- membership and channels ------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class PeerWatch:
             if runner.elector.leader == node:
                 runner.suspect_leader(self.candidacy_delay_ms(runner), now_ms)
         if peer.was_up:
-            self.on_up_changed(node)
+            self._report_up_changed(node)
         self._parts.tell("peer_removed", peer=node_name(node))
 
     def wall_ms(self, node: NodeId) -> int:
@@ -452,7 +452,11 @@ class PeerWatch:
         is_up = self.is_up(peer.node)
         if is_up is not peer.was_up:
             peer.was_up = is_up
-            self.on_up_changed(peer.node)
+            self._report_up_changed(peer.node)
+
+    def _report_up_changed(self, node: NodeId) -> None:
+        for notify in self.on_up_changed:
+            notify(node)
 
     def _suspect_led_by(self, node: NodeId, cause: str, now_ms: int) -> None:
         heard_ms = self.peers[node].last_heard_ms
@@ -481,7 +485,3 @@ class PeerWatch:
             return
         change: Callable[[ChannelId, Term], None] = digest.add if add else digest.remove
         change(channel, term)
-
-
-def _nothing(node: NodeId) -> None:
-    """The change is reported to nobody."""

@@ -12,6 +12,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from raftstore.core.effects import CannotCatchUp
+from raftstore.engine.channel.runner import ChannelRunner
+from raftstore.engine.snapshots.parts import SnapshotParts
+from raftstore.protocol.replication import CannotComplete
 from raftstore.types import ChannelId
 
 CHANNELS_MAX: Final = 1_024
@@ -85,3 +89,15 @@ class CopyPauses:
             f"no replica snapshot for {-(-left_ms // 1_000)} s: {copies} did not bring it to its "
             "leader's end"
         )
+
+
+def say_in_vain(parts: SnapshotParts, pauses: CopyPauses, runner: ChannelRunner) -> None:
+    """S6.6, NATS-150: say so, once, where one copy after the other comes too late."""
+    view, leader = runner.core.catch_up(), runner.elector.leader
+    behind = () if view is None else pauses.lacks(runner.channel, view.rows_left)
+    catch_ups = parts.catch_ups
+    if not behind or view is None or catch_ups is None or leader is None:
+        return
+    channel, seq, term = runner.channel, view.verified_seq, runner.elector.term
+    if catch_ups.cannot_complete(channel, runner.name, CannotCatchUp(behind, seq)):
+        parts.send(leader, CannotComplete(channel=channel, term=term, seq=seq, deltas=behind))

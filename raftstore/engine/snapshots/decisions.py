@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from raftstore.config import SnapshotSettings
 from raftstore.types import History, Seq
 
+OVERTAKEN: Final = "the log has brought the table here as far meanwhile"
 DOUBLINGS_MAX: Final = 20
 """Of a pause; the settings bound it before."""
 
@@ -65,6 +66,12 @@ def why_no_table(lacking: Lacking, position: History, base_max: Seq) -> str | No
         first = lacking.trimmed_to
         return f"it needs records behind seq {base_max}, the leader's log begins with {first}"
     return None
+
+
+def is_overtaken(position: History, applied_seq: Seq, *, lacks_rows: bool) -> bool:
+    """Whether a copy that is whole is of no use any more: the table here has come as far by the
+    log. What readers and the node itself have seen of it is not taken back (S6.4)."""
+    return position.seq <= applied_seq and not lacks_rows
 
 
 def why_no_base(lacking: Lacking, base_seq: Seq) -> str | None:

@@ -18,13 +18,14 @@ from functools import partial
 from typing import Final, cast
 
 from raftstore.config import MIB
-from raftstore.core.effects import CannotCatchUp
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.snapshots.attempts import Attempts
-from raftstore.engine.snapshots.copy_pauses import CopyPauses
+from raftstore.engine.snapshots.copy_pauses import CopyPauses, say_in_vain
 from raftstore.engine.snapshots.decisions import (
+    OVERTAKEN,
     Lacking,
+    is_overtaken,
     retry_pause_ms,
     takes_base,
     why_no_base,
@@ -51,7 +52,6 @@ from raftstore.protocol.replica_snapshots import (
     TableFilePart,
     TableFilesRefused,
 )
-from raftstore.protocol.replication import CannotComplete
 from raftstore.types import ChannelId, History, NodeId, Role, Seq, node_name
 
 VERIFY_BYTES: Final = 2 * MIB
@@ -192,19 +192,8 @@ class SnapshotReceiver:
         """How long a new copy waits: of those before it none brought this replica up to date."""
         pause_ms = self.pauses.left_ms(runner.channel, now_ms)
         if pause_ms:
-            self._note_pause(runner)
+            say_in_vain(self._parts, self.pauses, runner)
         return pause_ms
-
-    def _note_pause(self, runner: ChannelRunner) -> None:
-        """S6.6, NATS-150: say so, once, where one copy after the other comes too late."""
-        view, leader = runner.core.catch_up(), runner.elector.leader
-        behind = () if view is None else self.pauses.lacks(runner.channel, view.rows_left)
-        catch_ups = self._parts.catch_ups
-        if not behind or view is None or catch_ups is None or leader is None:
-            return
-        channel, seq, term = runner.channel, view.verified_seq, runner.elector.term
-        if catch_ups.cannot_complete(channel, runner.name, CannotCatchUp(behind, seq)):
-            self._send(leader, CannotComplete(channel=channel, term=term, seq=seq, deltas=behind))
 
     def _not_needed(self, runner: ChannelRunner, now_ms: int) -> None:
         """The leader's log helps after all, if there is a leader who could have said otherwise."""
@@ -520,6 +509,13 @@ class SnapshotReceiver:
                 self._ended(transfer, now_ms)
         elif transfer.copy is None:
             self._ended(transfer, now_ms)
+        elif is_overtaken(
+            transfer.position,
+            self._tables.applied_seq(channel),
+            lacks_rows=runner.core.lacks_rows or channel in self._damaged,
+        ):
+            self.fail(transfer, OVERTAKEN, now_ms, is_copy_good=False)
+            self._parts.reopen(runner)
         else:
             self._tables.start_copy_step(partial(self._complete, transfer, transfer.copy))
 

@@ -227,7 +227,7 @@ CATCHING_UP_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.6-copies-in-vain",
         "A replica to which copies come too late does not say that it cannot complete.",
-        Edit("SnapshotReceiver._pause_ms", "self._note_pause(runner)", "pass"),
+        Edit("SnapshotReceiver._pause_ms", "say_in_vain(self._parts, self.pauses, runner)", "pass"),
         directed(THROTTLED + "is_not_copied_to_without_end_when_logs_are_short"),
     ),
 )

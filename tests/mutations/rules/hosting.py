@@ -26,6 +26,27 @@ HOSTING_RULES: tuple[Mutation, ...] = (
         directed(NAMED),
     ),
     mutation(
+        "M12-older-catalog",
+        "A replica goes by a copy of the catalog from before the order that brought it.",
+        Edit("may_be_deleted", "me.number > version", "False"),
+        directed(
+            HOSTING + "m12_older_copy_of_the_catalog_says_nothing_of_a_replica_that_came_since"
+        ),
+    ),
+    mutation(
+        "M12-catalog-back",
+        "The catalog of a node goes back with a table that was copied from another one.",
+        Edit(
+            "CatalogController.on_catalog_applied",
+            "self._tables.applied_seq(self.metadata_channel) > self.catalog.version",
+            "self._tables.applied_seq(self.metadata_channel) != self.catalog.version",
+        ),
+        directed(
+            "tests/unit/engine/catalog/test_controller_alone.py::"
+            "test_catalog_does_not_go_back_with_a_table_that_does"
+        ),
+    ),
+    mutation(
         "M12-ordered",
         "A replica that was opened for an open order is deleted before its log names it.",
         Edit("may_be_deleted", "target.number_of(me.node) == me.number", "False"),
@@ -63,11 +84,36 @@ HOSTING_RULES: tuple[Mutation, ...] = (
         "M21-repeated",
         "A report of a configuration that the catalog holds is made again and again.",
         Edit(
-            "ConfigReports.report",
+            "ConfigReports._report",
             "known is not None and committed.seq <= known.config_seq",
             "False",
         ),
         directed(REPORTS + "m22_leader_reports_until_the_catalog_holds_it"),
+    ),
+    mutation(
+        "M21-later",
+        "A change that ended is reported with the next regular look alone.",
+        Edit("ConfigReports.on_committed", "committed.config.ended", "False"),
+        directed(REPORTS + "m21_change_that_ended_is_reported_at_once"),
+    ),
+    mutation(
+        "M21-at-once-or-never",
+        "A report at once that has to wait for a voter is left to the next regular look.",
+        Edit(
+            "ConfigReports.on_timer",
+            "self._report(each, now_ms)",
+            "self._report(each, now_ms) and 0",
+        ),
+        directed(REPORTS + "m21_change_that_ended_is_reported_at_once"),
+    ),
+    mutation(
+        "M29-came-up",
+        "A node that came up takes replicas with the next regular look alone.",
+        Edit("CatalogController.on_timer", "_LEADING in self.deadlines", "False"),
+        directed(
+            "tests/unit/engine/catalog/test_controller_alone.py::"
+            "test_node_that_came_up_takes_replicas_at_once"
+        ),
     ),
     mutation(
         "M12-wait",
@@ -83,7 +129,7 @@ HOSTING_RULES: tuple[Mutation, ...] = (
         "M21-follower",
         "Replicas that do not lead report configurations.",
         Edit(
-            "ConfigReports.report",
+            "ConfigReports._report",
             "runner is None or runner.elector.role is not Role.LEADER",
             "runner is None",
         ),

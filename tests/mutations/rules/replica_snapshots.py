@@ -408,6 +408,24 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         directed(ANYWHERE + "hole_is_covered_by_the_only_node_that_is_whole"),
     ),
     mutation(
+        "S6.4-overtaken",
+        "A table that the log has brought further goes back to what was copied before.",
+        Edit("is_overtaken", "position.seq <= applied_seq", "False"),
+        directed(
+            "tests/unit/engine/snapshots/test_snapshot_receiver.py::"
+            "test_copy_that_the_log_has_overtaken_is_not_switched_to[False]"
+        ),
+    ),
+    mutation(
+        "S6.4-damaged-overtaken",
+        "A damaged table stays because its log has come further than the copy.",
+        Edit("is_overtaken", "not lacks_rows", "True"),
+        directed(
+            "tests/unit/engine/snapshots/test_snapshot_receiver.py::"
+            "test_copy_that_the_log_has_overtaken_is_not_switched_to[True]"
+        ),
+    ),
+    mutation(
         "O6-nobody-there",
         "A receiver asks a node that is down for a table, and waits for its answer.",
         Edit("SnapshotParts.sources", "self.is_up(node)", "True"),

@@ -119,7 +119,7 @@ STANDBY_RULES: tuple[Mutation, ...] = (
     mutation(
         "FIP-17-lost-at-once",
         "A node that is lost stays in sync in the views and reports that are kept.",
-        Edit("PeerWatch._note_up", "self.on_up_changed(peer.node)", "pass"),
+        Edit("PeerWatch._note_up", "self._report_up_changed(peer.node)", "pass"),
         directed(JUDGED + "node_that_is_lost_is_in_sync_with_nobody_at_once_in_views_and_reports"),
     ),
     mutation(

@@ -10,7 +10,8 @@ import pytest
 
 from raftstore.core.configs import ConfigEntry
 from raftstore.core.effects import ConfigCommitted
-from raftstore.engine.catalog.config_reports import ConfigReports
+from raftstore.engine.catalog.config_reports import LOOK_AGAIN_MS, ConfigReports
+from raftstore.engine.deadlines import NEVER_MS, Deadlines
 from raftstore.protocol.message import Message
 from raftstore.protocol.node import ConfigReport, LeadershipRequest
 from raftstore.state_machines.catalog_replicas import ReportConfig, report_config_command
@@ -59,13 +60,15 @@ class Bench:
         self.proposals: Any = self
         self.channels: dict[ChannelId, Any] = {CHANNEL: self.runner}
         me: Any = self
+        self.deadlines: Deadlines[int] = Deadlines()
         self.reports = ConfigReports(
             me,
             self.channels,
             me,
             self._nodes_at_level,
             lambda node: node not in self.down,
-            WAIT_MS,
+            wait_ms=WAIT_MS,
+            deadlines=self.deadlines,
         )
 
     def _nodes_at_level(self, level: int) -> tuple[NodeId, ...]:
@@ -85,9 +88,9 @@ class Bench:
         self.written.append(payload)
         self.done.append(done)
 
-    def committed(self) -> None:
+    def committed(self, config: ChannelConfig = CONFIG) -> None:
         """The log of the channel has a committed configuration."""
-        self.reports.on_committed(self.runner, ConfigCommitted(Seq(20), Term(3), CONFIG))
+        self.reports.on_committed(self.runner, ConfigCommitted(Seq(20), Term(3), config))
 
     def report(self, now_ms: int = 7) -> list[tuple[NodeId, Message]]:
         """All that is sent by one look."""
@@ -128,6 +131,28 @@ def test_m12_report_waits_for_live_voters_that_are_behind() -> None:
     absent.committed()
     absent.behind = absent.down = (OTHER,)
     assert absent.report() == [(OTHER, REPORT)]
+
+
+def test_m21_change_that_ended_is_reported_at_once() -> None:
+    """The replica that leaves, and the next of many moves, wait for that; the steps in between are
+    reported with the next regular look."""
+    bench = Bench()
+    bench.committed(ChannelConfig(((ME, OTHER),), change=9))
+    assert bench.deadlines.next_ms == NEVER_MS
+    bench.reports.on_timer(7)
+    assert bench.sent == []
+    bench.committed()
+    assert bench.deadlines.next_ms == 0
+    bench.behind = (OTHER,)
+    bench.reports.on_timer(7)
+    assert bench.sent == []
+    assert bench.deadlines.next_ms == 7 + LOOK_AGAIN_MS
+    bench.behind = ()
+    bench.reports.on_timer(7 + LOOK_AGAIN_MS)
+    assert bench.sent == [(OTHER, REPORT)]
+    assert bench.deadlines.next_ms == NEVER_MS
+    bench.reports.on_timer(100)
+    assert bench.sent == [(OTHER, REPORT)]
 
 
 @pytest.mark.parametrize("why", ["follower", "closed", "no leader", "older leader", "metadata"])

@@ -103,6 +103,8 @@ class Bench:
             clock=SimpleNamespace(wall_ms=lambda: 1_000_000),
         )
         self.retirements: list[str] = []
+        self.down: set[NodeId] = set()
+        self.on_up_changed: list[Callable[[NodeId], None]] = []
         self.controller = CatalogController(
             NodeIdentity(ME, CLUSTER, b"b" * 16, members, **identity),
             parts, me, me, KnownLevels(ME, level), me, me,
@@ -170,8 +172,8 @@ class Bench:
         return b"g" * 16
 
     def is_up(self, node: NodeId) -> bool:
-        """All are."""
-        return bool(node)
+        """All are, but those of the test."""
+        return node not in self.down
 
     def forget_hints(self, exists: Any) -> None:
         """Tables are gone."""
@@ -507,6 +509,48 @@ def test_leader_of_the_catalog_moves_replicas_off_nodes_that_leave() -> None:
     bench.outcomes[-1](PubReject(METADATA, Term(6), GUID, "quorum_timeout", "why"), 5)
     controller.on_timer(2 * INTERVAL_MS)
     assert len(bench.orders()) == len(orders) + 1
+
+
+def test_catalog_does_not_go_back_with_a_table_that_does() -> None:
+    """M12: a copy of another node's table replaced a damaged one; the log here had brought more,
+    and brings it again. Meanwhile nothing is closed or deleted by what was true once."""
+    bench = Bench()
+    bench.put(table())
+    before = dict(bench.rows), bench.version
+    bench.put(table("late", b"late-table-id..!"))
+    controller = bench.start()
+    assert set(controller.catalog.tables) == {"orders", "late"}
+    after = dict(bench.rows), bench.version
+    bench.rows, bench.version = before
+    controller.on_catalog_applied(2)
+    assert set(controller.catalog.tables) == {"orders", "late"}
+    assert controller.catalog.version == after[1]
+    bench.rows, bench.version = after
+    controller.on_catalog_applied(3)
+    bench.put(table("last", b"last-table-id..!"))
+    controller.on_catalog_applied(4)
+    assert set(controller.catalog.tables) == {"orders", "late", "last"}
+
+
+def test_node_that_came_up_takes_replicas_at_once() -> None:
+    """One that was replaced waits for it with all its channels; the regular look comes too, but
+    later."""
+    bench = Bench()
+    bench.register()
+    bench.put(NodeEntry(NEWCOMER, "new:4", level=LEVEL), table())
+    bench.rows[draining_key(THIRD)] = (msgspec.msgpack.encode(DrainingEntry()), bench.version)
+    bench.controller.on_introduced(NEWCOMER, "new:4", LEVEL)
+    bench.down = {NEWCOMER}
+    controller = bench.start()
+    assert bench.orders() == []
+    controller.on_timer(1)
+    bench.down = set()
+    for notify in bench.on_up_changed:
+        notify(NEWCOMER)
+    assert controller.deadlines.next_ms == 0
+    controller.on_timer(2)
+    assert [order.channel for order in bench.orders()] == list(table().channels)
+    assert controller.deadlines.next_ms == NEVER_MS
 
 
 def test_follower_of_the_catalog_orders_nothing() -> None:

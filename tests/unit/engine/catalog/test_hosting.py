@@ -59,6 +59,8 @@ def known(*entries: tuple[int, ChannelConfig]) -> tuple[ConfigEntry, ...]:
     return tuple(ConfigEntry(Seq(seq), Term(1), each) for seq, each in entries)
 
 
+VERSION = 50
+"""Of the copy of the catalog: later than all orders."""
 CREATION = known((0, ChannelConfig(((N1, N2, N3),))))
 WITHOUT_N3 = config(N1, N2)
 
@@ -107,7 +109,15 @@ def test_m12_replica_is_deleted_only_when_nothing_names_it(
     entry: ReplicaEntry, me: ReplicaId, log: tuple[ConfigEntry, ...], *, deleted: bool
 ) -> None:
     """Neither the row, nor an open order, nor a later configuration of its own log."""
-    assert may_be_deleted(entry, me, log) is deleted
+    assert may_be_deleted(entry, me, log, VERSION) is deleted
+
+
+def test_m12_older_copy_of_the_catalog_says_nothing_of_a_replica_that_came_since() -> None:
+    """It was taken from another node, and names a replica no more or not yet; found as world 22280
+    with changes of members, where the order of a replica that had gone by it never ended."""
+    entry, me = row(20, WITHOUT_N3), ReplicaId(N4, NEW)
+    assert not may_be_deleted(entry, me, CREATION, NEW - 1)
+    assert may_be_deleted(entry, me, CREATION, NEW)
 
 
 class World:

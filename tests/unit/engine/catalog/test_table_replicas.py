@@ -66,6 +66,14 @@ class World:
         entries = self.catalog.changes.items()
         return [channel for channel, entry in entries if entry.order is not None]
 
+    def until_ordered(self) -> None:
+        """Time passes until the first replica is ordered."""
+        for _ in range(100):
+            run(self.cluster, 5)
+            if self.orders():
+                return
+        raise AssertionError("nothing was ordered")
+
     def until_resized(self, replicas: int, ms: int = 60_000) -> None:
         """Time passes until every partition has so many and the mark is gone."""
         for _ in range(ms // 100):
@@ -93,7 +101,8 @@ def test_replicas_come_until_every_partition_has_five_and_go_until_it_has_three(
     """A few channels at a time; what left is deleted, and the table says how far it is."""
     world = World()
     done = world.edit(5)
-    run(world.cluster, 300)
+    world.until_ordered()
+    run(world.cluster, 10)
     assert [type(each) for each in done] == [Done]
     info = world.info()
     assert (info.replicas, len(info.voters)) == (5, PARTITIONS)
@@ -116,7 +125,7 @@ def test_another_planner_goes_on() -> None:
     """All of it is in the catalog."""
     world = World()
     world.edit(5)
-    run(world.cluster, 500)
+    world.until_ordered()
     assert world.catalog.tables["t"].is_resizing
     first = world.planner
     first.crash("test")
@@ -129,8 +138,7 @@ def test_edit_on_the_way_turns_back() -> None:
     """Orders that lead away from the new number are cancelled; nothing is left half done."""
     world = World()
     world.edit(5)
-    run(world.cluster, 250)
-    assert world.orders() != []
+    world.until_ordered()
     assert set(world.counts()) == {3}
     world.edit(3)
     cancelled = 0

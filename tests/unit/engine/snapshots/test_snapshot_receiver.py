@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from raftstore.engine.deadlines import NEVER_MS
+from raftstore.engine.snapshots.decisions import OVERTAKEN
 from raftstore.errors import CorruptRecordError
 from raftstore.ports.table_copy import Pair, digest_of_pairs
 from raftstore.protocol.replica_snapshots import (
@@ -743,3 +744,24 @@ def test_timer_of_a_chunk_asks_for_none_while_the_table_is_read_back() -> None:
     assert not bench.sent
     assert bench.stage() == "reading back"
     assert bench.due_ms == GIVE_UP_MS
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_copy_that_the_log_has_overtaken_is_not_switched_to(is_damaged: bool) -> None:
+    """S6.4: the log of another leader reached far enough after all, while the copy was under way.
+    What was shown of the table is not taken back; only a damaged one is replaced all the same.
+    Found as world 22280 with changes of members: a catalog went back, and a replica went by it."""
+    bench = Receiving()
+    bench.written()
+    if is_damaged:
+        bench.receiver.replace(bench.mine, bench.now_ms)
+    bench.mine.core.lacks_rows = False
+    bench.applied = 60
+    bench.run_steps()
+    done = bench.done()
+    if is_damaged:
+        assert done[-3:] == ["complete", "install orders/3", "reopen orders/3"]
+        return
+    assert done[-3:] == ["pause orders/3", "reopen orders/3", "abandon"]
+    assert not bench.receiver.transfers
+    assert bench.failed() == OVERTAKEN
