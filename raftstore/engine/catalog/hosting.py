@@ -59,7 +59,9 @@ def may_be_deleted(
     the copy of the catalog that has the row. One from before the order that brought the replica,
     which is its number (M14), says nothing of it.
     """
-    if me.number > version or not entry.config_seq or entry.config.has_member(me):
+    if me.number > version:
+        return False
+    if not entry.config_seq or entry.config.has_member(me):
         return False
     target = entry.target
     if target is not None and _ordered(target.voters, target.learners, me.node):
