@@ -166,13 +166,18 @@ class MemberGoals:
         if isinstance(step, Order) and step.about in self.moves:
             move = self.moves[step.about]
             move.is_taken = move.is_taken or not move.is_restoring
+        elif isinstance(step, Drain) and step.drains and self.drains.get(step.about):
+            self.drained[step.about] = None
 
     def _of_move(self, view: MembersView, channel: str) -> Step | None:
         move, now = self.moves[channel], view.voters.get(channel)
         if now is None:
             return None  # one order after the other
         if move.is_restoring:
-            move.wanted = self._filled(view, move.before, now)
+            filled = self._filled(view, move.before, now)
+            if filled is None:
+                return None  # until nodes stay that can hold them
+            move.wanted = filled
         if sorted(now) == sorted(move.wanted):
             if move.is_restoring:
                 del self.moves[channel]
@@ -185,12 +190,15 @@ class MemberGoals:
 
     def _filled(
         self, view: MembersView, before: Collection[str], now: Collection[str]
-    ) -> tuple[str, ...]:
-        """As many voters as before, the same where they stay."""
+    ) -> tuple[str, ...] | None:
+        """As many voters as before, the same where they stay; None: none can come back, and too few
+        others stay."""
         staying = self.staying(view)
         ordered = dict.fromkeys((*before, *now, *staying))
         found = [name for name in ordered if name in staying][: len(before)]
-        return tuple(found) if len(found) == len(before) else tuple(before)
+        if len(found) == len(before):
+            return tuple(found)
+        return tuple(before) if {*before} <= {*now, *staying} else None
 
     def _of_drain(self, view: MembersView, node: str) -> Step | None:
         drains = self.drains[node]
