@@ -9,7 +9,7 @@ order is allowed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -107,8 +107,7 @@ def check_history(
     ]
     checker, figures = f"check {name}", {"operations": len(operations)}
     try:
-        called: Callable[..., object] = check  # whatever its annotation promises
-        answer = called(sorted(operations, key=lambda operation: operation.begun_ms))
+        answer = check(sorted(operations, key=lambda operation: operation.begun_ms))
     except AssertionError as error:
         text = f"the check of the history failed: {error}"
         return Verdict(checker, Validity.INVALID, text, figures=figures)
