@@ -11,12 +11,7 @@ from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE
 from raftstore.cli.world_options import change_of, seeds_of
 from raftstore.testing.campaign import CampaignResult, describe, is_weak, run_campaign
-from raftstore.testing.options import (
-    SimOptions,
-    draw_options,
-    is_drawn,
-    override,
-)
+from raftstore.testing.options import SimOptions, is_drawn, own_options
 from raftstore.testing.simulation import Verdict
 
 
@@ -97,7 +92,7 @@ def simulate(
 
 def _options(seed: int, changed: dict[str, str]) -> SimOptions:
     try:
-        return override(draw_options(seed), changed)
+        return own_options(seed, changed)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 

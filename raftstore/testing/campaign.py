@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from raftstore.testing.options import SimOptions, draw_options, override
+from raftstore.testing.options import SimOptions, own_options
 from raftstore.testing.simulation import (
     FAULTS_MIN,
     OK_MIN,
@@ -91,7 +91,7 @@ def no_collections() -> Iterator[None]:
 
 def run_seed(seed: int, changes: dict[str, str] | None = None) -> Verdict:
     """Run one seed with its drawn options, changed as given. Top level, so it can be spawned."""
-    options = override(draw_options(seed), changes or {})
+    options = own_options(seed, changes or {})
     with no_collections():
         verdict = simulate(options)
     if verdict.violation is None:

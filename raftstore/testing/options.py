@@ -7,78 +7,92 @@ from __future__ import annotations
 
 import random
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final
+from functools import cache
+from typing import Annotated, Any, Final, get_type_hints
 
-from raftstore.types import Durability
+from msgspec import Meta
+
+from raftstore.config import REPLICAS_MAX
+from raftstore.types import DURABILITIES, Durability
 
 VALUE_BYTES: Final = 20
+SAFETY_PHASE_MS_MAX: Final = 120_000
+"""A world ends its fault phase after this time, whatever it has not done by then."""
+
+Percent = Annotated[float, Meta(ge=0, le=100)]
+WholePercent = Annotated[int, Meta(ge=0, le=100)]
+Clients = Annotated[int, Meta(ge=0, le=64)]
 
 
 @dataclass(frozen=True, slots=True)
 class SimOptions:
-    """One world. Times are virtual milliseconds."""
+    """One world. Times are virtual milliseconds.
+
+    With a value in its range, and the others as they are drawn, a healthy cluster keeps its
+    promises within the times of the oracle, and the world ends within minutes (``check_options``).
+    """
 
     seed: int
-    nodes: int = 3
-    replicas: int = 3
+    nodes: Annotated[int, Meta(ge=3, le=32)] = 3
+    replicas: Annotated[int, Meta(ge=3, le=REPLICAS_MAX)] = 3
     """Of each partition; at most ``nodes``."""
-    partitions: int = 2
-    keys: int = 24
+    partitions: Annotated[int, Meta(ge=1, le=128)] = 2
+    keys: Annotated[int, Meta(ge=1, le=1_000_000)] = 24
     """Distinct keys; few, so that writes meet."""
-    writers: int = 4
-    readers: int = 3
-    operations: int = 600
+    writers: Clients = 4
+    readers: Clients = 3
+    operations: Annotated[int, Meta(ge=0, le=1_000_000)] = 600
     """Client operations started before the world may end its fault phase."""
-    rows_per_write_max: int = 5
-    conditional_percent: int = 15
-    duplicate_percent: int = 5
+    rows_per_write_max: Annotated[int, Meta(ge=1, le=1_000)] = 5
+    conditional_percent: WholePercent = 15
+    duplicate_percent: Annotated[int, Meta(ge=0, le=90)] = 5
     """Writes sent again under the same GUID although they were answered."""
-    fault_phase_ms: int = 14_000
-    fault_interval_ms: int = 500
+    fault_phase_ms: Annotated[int, Meta(ge=0, le=SAFETY_PHASE_MS_MAX)] = 14_000
+    fault_interval_ms: Annotated[int, Meta(ge=50, le=10_000)] = 500
     """Mean time between faults."""
-    faults: int = 10
+    faults: Annotated[int, Meta(ge=0, le=10_000)] = 10
     """At least this many faults are injected before healing."""
-    delay_min_ms: float = 0.2
-    delay_max_ms: float = 4.0
-    loss_percent: float = 0.0
-    duplicate_message_percent: float = 0.0
-    late_percent: float = 0.0
+    delay_min_ms: Annotated[float, Meta(ge=0, le=20)] = 0.2
+    delay_max_ms: Annotated[float, Meta(ge=0, le=300)] = 4.0
+    loss_percent: Annotated[float, Meta(ge=0, le=40)] = 0.0
+    duplicate_message_percent: Percent = 0.0
+    late_percent: Annotated[float, Meta(ge=0, le=25)] = 0.0
     """Messages that arrive up to three seconds late."""
-    sync_min_ms: float = 0.3
-    sync_max_ms: float = 3.0
+    sync_min_ms: Annotated[float, Meta(ge=0, le=100)] = 0.3
+    sync_max_ms: Annotated[float, Meta(ge=0, le=300)] = 3.0
     slow_disk: bool = False
-    write_error_percent: float = 0.0
+    write_error_percent: Percent = 0.0
     """Chance per fault that it is a disk write error on a random node."""
-    damage_percent: float = 0.0
+    damage_percent: Percent = 0.0
     """Chance per fault that one certain node crashes and loses durable records (S0.3)."""
-    hang_percent: float = 0.0
+    hang_percent: Percent = 0.0
     """Chance per fault that a disk hangs (S0.4): its syncs complete up to eight seconds later, or
     its node ends before."""
-    flip_percent: float = 0.0
+    flip_percent: Percent = 0.0
     """Chance per fault that a random node crashes and finds a record of its log damaged that
     another node holds (S0.3). Not together with ``damage_percent``: what one node lacks another may
     lose then, and a channel without an intact copy of a record rightly stands still."""
-    flip_newest: int = 0
+    flip_newest: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Only so many of the newest records of a channel are damaged: those that logs may differ in;
     0: any."""
-    apply_max_ms: float = 4.0
-    turn_max_ms: float = 0.0
+    apply_max_ms: Annotated[float, Meta(ge=0, le=1_000)] = 4.0
+    turn_max_ms: Annotated[float, Meta(ge=0, le=100)] = 0.0
     """What arrives at a node within up to this time is one turn, as on a busy real node; 0: each
     call is one by itself."""
-    clock_rate_spread: float = 0.0
+    clock_rate_spread: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
     """Clocks run at a rate within 1 +- this."""
     encode_messages: bool = False
     """Pass every message through the wire codec."""
-    evict_percent: int = 5
+    evict_percent: WholePercent = 5
     """Chance per timer turn that an idle pysyncobj instance is evicted."""
-    payload_loss_percent: float = 0.0
+    payload_loss_percent: Percent = 0.0
     """Chance that a publisher's payload misses one replica."""
     many_bounds: bool = False
     """Micro-batches are written, and bounded reads name time and micro-batches besides rows."""
 
     rolling_upgrades: bool = False
     """The cluster begins as an older version and rolls up and down between levels."""
-    many_gets_percent: float = 25.0
+    many_gets_percent: Percent = 25.0
     """Reads that ask one node for keys of all partitions in one request."""
 
     retention: bool = False
@@ -87,19 +101,19 @@ class SimOptions:
     scrub: bool = False
     """Nodes read back all that they stored, and heal what they find."""
 
-    live_flip_percent: float = 0.0
+    live_flip_percent: Percent = 0.0
     """Chance per fault that a bit flips in a file of a node that runs: of a record or a row that
     another node has intact, or of one node's mark. With ``scrub``; not together with
     ``damage_percent``, as ``flip_percent``."""
-    full_disk_percent: float = 0.0
+    full_disk_percent: Percent = 0.0
     """Chance per fault that a disk fills up for seconds: its node has the space of some records
     above its marks left, and none of its writes may fail for that (GAP-13)."""
-    value_bytes: int = VALUE_BYTES
+    value_bytes: Annotated[int, Meta(ge=0, le=100_000)] = VALUE_BYTES
     """Size of the values that clients write."""
-    failpoint_percent: float = 0.0
+    failpoint_percent: Percent = 0.0
     """Chance per fault that a node dies where it passes one of the named places next."""
 
-    ttl_percent: float = 0.0
+    ttl_percent: Percent = 0.0
     """Chance per write that its rows live for moments only; then one node's clock is set wrong
     from time to time, too."""
 
@@ -107,7 +121,7 @@ class SimOptions:
     """Of the table. Below ``fsync`` processes are killed and machines lose their power, one, some
     or all at once, and the oracle knows what may be lost by that (S0.6)."""
 
-    jobs: int = 0
+    jobs: Annotated[int, Meta(ge=0, le=32)] = 0
     """Writers of atomic micro-batches over all partitions."""
 
     even_leaders: bool = False
@@ -312,11 +326,27 @@ def parse_change(text: str) -> tuple[str, str]:
     return name, value
 
 
+def own_options(seed: int, changes: dict[str, str]) -> SimOptions:
+    """The world of a seed in which only its own clients work; ValueError as of ``override``, or
+    where there would be none of them."""
+    options = override(draw_options(seed), changes)
+    for name in ("writers", "readers", "operations"):
+        if not getattr(options, name):
+            raise ValueError(f"{_given(options, name)} proves nothing; {_allowed(name, least=1)}")
+    return options
+
+
 def override(options: SimOptions, changes: dict[str, str]) -> SimOptions:
-    """Apply ``name=value`` changes given as text; unknown names are refused with the known ones."""
+    """Apply ``name=value`` changes given as text.
+
+    ValueError for a name that is unknown, with the known ones, and for a value that no world can
+    have, with those that it may have.
+    """
     values: dict[str, Any] = {}
     for name, text in changes.items():
         check_name(name)
+        if name == "seed":
+            raise ValueError(f"simulation option seed={text!r} is the world's; give --seed {text}")
         values[name] = _parsed(name, text, type(getattr(options, name)))
     changed = replace(options, **values)
     if changed.member_changes:
@@ -324,7 +354,52 @@ def override(options: SimOptions, changes: dict[str, str]) -> SimOptions:
     # S0.6: below fsync damage and disks that hang take more than the oracle could allow for.
     if values.get("damage_percent") or values.get("hang_percent"):
         changed = replace(changed, durability=values.get("durability", Durability.FSYNC.label))
+    check_options(changed)
     return changed
+
+
+def check_options(options: SimOptions) -> None:
+    """ValueError names an option whose value no world can have, and those that it may have."""
+    for name, meta in _ranges().items():
+        # Written so that a NaN is in no range.
+        if not meta.ge <= getattr(options, name) <= meta.le:
+            raise ValueError(f"{_given(options, name)} is out of range; {_allowed(name)}")
+    for kind in ("delay", "sync"):
+        least, most = (f"{kind}_{end}_ms" for end in ("min", "max"))
+        if getattr(options, least) > getattr(options, most):
+            raise ValueError(
+                f"{_given(options, least)} is above {most}={getattr(options, most)}; give both, "
+                "the first at most as large as the second"
+            )
+    if options.durability not in DURABILITIES:
+        known = ", ".join(DURABILITIES)
+        raise ValueError(f"{_given(options, 'durability')} is none; give one of {known}")
+    if options.live_flip_percent and not options.scrub:
+        raise ValueError(
+            f"{_given(options, 'live_flip_percent')} needs scrub=yes: what is flipped under a node "
+            "that runs is found by reading it back"
+        )
+
+
+def _given(options: SimOptions, name: str) -> str:
+    return f"simulation option {name}={getattr(options, name)}"
+
+
+def _allowed(name: str, *, least: int | None = None) -> str:
+    meta = _ranges()[name]
+    return f"allowed are {meta.ge if least is None else least} to {meta.le}"
+
+
+@cache
+def _ranges() -> dict[str, Any]:
+    """The range of each option that has one, as it stands beside the option."""
+    hints = get_type_hints(SimOptions, include_extras=True)
+    return {
+        name: meta
+        for name, hint in hints.items()
+        for meta in getattr(hint, "__metadata__", ())
+        if isinstance(meta, Meta)
+    }
 
 
 def check_name(name: str) -> None:

@@ -18,7 +18,7 @@ from raftstore.testing.invariants import InvariantError
 from raftstore.testing.last_copies import last_copy_taken
 from raftstore.testing.leader_counts import LeaderCounts
 from raftstore.testing.nemesis import Nemesis
-from raftstore.testing.options import SimOptions
+from raftstore.testing.options import SAFETY_PHASE_MS_MAX, SimOptions, check_options
 from raftstore.testing.sim_batches import BatchOracle, SimJob
 from raftstore.testing.sim_cluster import SimCluster
 from raftstore.testing.sim_members import MemberChanges
@@ -28,7 +28,6 @@ from raftstore.testing.sim_rolling import RollingUpgrades
 from raftstore.testing.sim_writes import SimWriter
 
 BIRTH_MS_MAX = 5_000.0
-SAFETY_PHASE_MS_MAX = 120_000.0
 LEADER_MS_MAX = 5_000.0
 """O6: after healing every channel has a leader within this."""
 CONVERGE_MS_MAX = 20_000.0
@@ -95,6 +94,7 @@ class Simulation:
         *,
         cluster: SimCluster | None = None,
     ) -> None:
+        check_options(options)
         self.options = options
         self.cluster = SimCluster(options, settings) if cluster is None else cluster
         self.outcomes = Outcomes()

@@ -1,4 +1,5 @@
-"""Mutations of what judges users' state machines: in simulated worlds and under chaos alike."""
+"""Mutations of what judges users' state machines, in simulated worlds and under chaos alike, and of
+what such worlds may be."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ STATES = JUDGING + "a_replica_with_another_state_is_named_with_its_keys"
 CHANNELSETS = "tests/jepsen/test_channelsets.py::test_"
 WRONG = CHANNELSETS + "what_a_wrong_store_did_is_found_and_shown"
 WORLDS = "tests/simulation/test_simulated_machines.py::test_"
+OPTIONS = "tests/simulation/test_options.py::test_"
 
 MACHINE_KIT_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -99,5 +101,38 @@ MACHINE_KIT_RULES: tuple[Mutation, ...] = (
         "A list of faults or addresses that names nothing is taken for one that was left out.",
         Edit("_list_of", "not name", "False"),
         directed("tests/cli/test_chaos.py::test_run_refuses_what_it_does_not_know"),
+    ),
+    mutation(
+        "testing-option-range",
+        "A world is run with values that no world can have, and called a broken promise.",
+        Edit("check_options", "not meta.ge <= getattr(options, name) <= meta.le", "False"),
+        directed(
+            OPTIONS + "value_out_of_its_range_is_refused_with_what_it_may_be",
+            "tests/cli/test_simulate.py::test_bad_usage_is_one_sentence_and_exit_code_2",
+        ),
+    ),
+    mutation(
+        "testing-option-pair",
+        "A world is run with a least time above its most.",
+        Edit("check_options", "getattr(options, least) > getattr(options, most)", "False"),
+        directed(OPTIONS + "options_that_do_not_go_together_are_refused"),
+    ),
+    mutation(
+        "testing-option-scrub",
+        "Bits are flipped where nobody looks for them, and found missing in the end.",
+        Edit("check_options", "options.live_flip_percent and not options.scrub", "False"),
+        directed(OPTIONS + "options_that_do_not_go_together_are_refused"),
+    ),
+    mutation(
+        "testing-option-clients",
+        "A world in which nobody writes or reads is run.",
+        Edit("own_options", "not getattr(options, name)", "False"),
+        directed(OPTIONS + "world_without_clients_of_its_own_is_refused_where_there_are_no_others"),
+    ),
+    mutation(
+        "testing-option-programs",
+        "A program that asks for a world that cannot be is told of a broken promise.",
+        Edit("Simulation.__init__", "check_options(options)", "pass"),
+        directed(OPTIONS + "world_is_refused_to_programs_as_well"),
     ),
 )
