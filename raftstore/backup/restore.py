@@ -91,9 +91,10 @@ def restore_backup(
     ``tables``, ``channelsets``: names, or names of the backup and what they are to be called; all
     there are, unless some of either are given. ``replicas``: of each partition, instead of what the
     source had. Nothing of them can be read or commanded before all are whole. Repeating a call that
-    was stopped goes on where it was. Raises TableExistsError over what is there, BackupError for
-    what is damaged, missing or newer, UnknownMachineError where a node lacks the code of a channel
-    set or its version, and what writing raises.
+    was stopped goes on where it was; of two at the same time one ends it, and the other says so, by
+    UnavailableError or TableExistsError. Raises TableExistsError over what is there, BackupError
+    for what is damaged, missing or newer, UnknownMachineError where a node lacks the code of a
+    channel set or its version, and what writing raises.
     """
     place = Repository(url)
     manifest = place.manifest(backup)
@@ -114,19 +115,30 @@ def restore_backup(
     for each in restores:
         each.refuse_over_existing()
     for each in restores:
-        each.create()
+        with each.beside_others():
+            each.create()
     done = 0
     total = sum(each.source.rows for each in restores)
     for each in restores:
-        for rows in each.fill():
+        for rows in _filled(each):
             done += rows
             progress(Progress(each.name, done, total))
-    ended = [each.finish() for each in restores]
+    ended = [_finished(each) for each in restores]
     return Restored(
         manifest.id,
         tuple(each for each in ended if isinstance(each, RestoredTable)),
         tuple(each for each in ended if isinstance(each, RestoredChannelSet)),
     )
+
+
+def _filled(restore: TableRestore | SetRestore) -> Iterator[int]:
+    with restore.beside_others():
+        yield from restore.fill()
+
+
+def _finished(restore: TableRestore | SetRestore) -> RestoredTable | RestoredChannelSet:
+    with restore.beside_others():
+        return restore.finish()
 
 
 def _refuse_missing(place: Repository, restore: TableRestore | SetRestore) -> None:

@@ -11,6 +11,7 @@ ENGINE = "tests/unit/engine/catalog/test_restoring.py::test_"
 READ = ENGINE + "gap_12_part_of_a_table_is_never_read"
 WRITTEN = ENGINE + "gap_12_nobody_else_writes_to_a_table_that_is_not_whole"
 CLIENT = "tests/integration/client/test_backup.py::test_"
+AT_ONCE = "tests/integration/client/test_restores_at_once.py::test_restore_that_another_one_"
 KILLED = CLIENT + "killed_restore_is_never_whole_and_goes_on_when_it_is_repeated[CommitBatch]"
 STATES = "tests/unit/backup/test_states.py::test_"
 DECIDED = STATES + "s10_answer_is_of_the_state_whose_batches_it_decided"
@@ -58,6 +59,21 @@ BACKUP_RULES: tuple[Mutation, ...] = (
             "self._reader.serving_refusal(runner)",
         ),
         directed(READ),
+    ),
+    mutation(
+        "backup-at-once",
+        "A restore that another one overtook says that what that one made has to be dropped.",
+        Edit("Target.refuse_over_existing", "self._is_from_here()", "False"),
+        directed(AT_ONCE + "overtook_names_it_and_says_that_nothing_is_left"),
+    ),
+    mutation(
+        "backup-taken-over",
+        "A restore whose batch another one took over says that some driver has to be stopped.",
+        Edit("Target.beside_others", "(AttemptClosedError, WriterFencedError)", "()"),
+        directed(
+            "tests/integration/client/test_restores_at_once.py::"
+            "test_restore_whose_batch_another_one_took_over_names_it_and_may_be_repeated"
+        ),
     ),
     mutation(
         "backup-put",
@@ -206,7 +222,7 @@ BACKUP_RULES: tuple[Mutation, ...] = (
     mutation(
         "backup-mixed",
         "Rows of two backups are mixed in a table.",
-        Edit("Target.check", "found.settings.restoring != self._token", "False"),
+        Edit("Target._refuse_other_token", "found.settings.restoring != self._token", "False"),
         directed(CLIENT + "restore_of_another_backup_does_not_go_on_with_a_table"),
     ),
     mutation(

@@ -345,7 +345,7 @@ def test_table_that_is_dropped_while_it_is_restored_ends_the_restore(
 
     monkeypatch.setattr(store, "create_table", other)
     monkeypatch.setattr(store, "alter_table", lambda name, **given: pytest.fail(name))
-    with pytest.raises(BackupError, match="'plain' was dropped while it was restored"):
+    with pytest.raises(TableExistsError, match="'plain' is being restored from another backup"):
         restored(store, tmp_path)
     monkeypatch.setattr(store, "create_table", lambda name, **given: store.add(name))
     store.kept.clear()
