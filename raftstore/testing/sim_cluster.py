@@ -57,9 +57,10 @@ NO_REBALANCE: Final = RebalanceSettings(leaders=False)
 NO_RETENTION: Final = RetentionSettings(enabled=False, merge_tables=False)
 """Of a world without: nothing would be due, and nobody looks."""
 SNAPSHOT: Final = SnapshotSettings(
-    chunk_bytes_max=1 * KIB, session_ms=5_000, request_ms=200, retry_ms=100
+    chunk_bytes_max=1 * KIB, session_ms=5_000, request_ms=200, retry_ms=100, pause_ms_max=5_000
 )
-"""Of the same: replica snapshots of several chunks."""
+"""Of the same: replica snapshots of several chunks; pauses between them end before replicas have to
+be equal."""
 RETENTION_SEGMENT_BYTES: Final = 2 * KIB
 ROTTING_CACHE_BYTES: Final = 2 * KIB
 """Of a world whose files rot: what is read comes from them."""
