@@ -470,7 +470,9 @@ class PeerWatch:
     ) -> None:
         """A leader claims its channel to the members that it knows. A replica that follows a leader
         was one of them to it, whatever the configuration that is known here says of either."""
-        if leader is None or (leader == self._me and peer.node not in runner.core.config().members):
+        if leader is None:
+            return
+        if add and leader == self._me and peer.node not in runner.core.config().members:
             return
         self._toggle(peer, runner.channel, runner.elector.term, leader, add=add)
 

@@ -626,12 +626,25 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         "The same, where the configuration without it is not known here to be committed.",
         Edit(
             "PeerWatch._claim_changed",
-            "leader == self._me and peer.node not in runner.core.config().members",
-            "peer.node not in runner.core.config().members",
+            "add and leader == self._me and peer.node not in runner.core.config().members",
+            "add and peer.node not in runner.core.config().members",
         ),
         directed(
             "tests/unit/engine/peers/test_watch_leaders.py::"
             "test_leader_that_left_the_channel_and_gave_up_unheard_is_suspected[not_committed]"
+        ),
+    ),
+    mutation(
+        "S8-claims-left-behind",
+        "The claim of a closed channel stays for a peer that its last configuration left out.",
+        Edit(
+            "PeerWatch._claim_changed",
+            "add and leader == self._me and peer.node not in runner.core.config().members",
+            "leader == self._me and peer.node not in runner.core.config().members",
+        ),
+        directed(
+            "tests/unit/engine/peers/test_watch_leaders.py::"
+            "test_claim_ends_with_the_channel_whoever_its_members_are_by_then"
         ),
     ),
 )

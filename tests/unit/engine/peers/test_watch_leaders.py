@@ -389,3 +389,15 @@ def test_replica_that_left_the_channel_asks_no_more_for_its_leader() -> None:
     bench.watch.config_committed(bench.runner(channel), ConfigCommitted(Seq(5), Term(1), moved))
     bench.beat(ONE, 200)
     assert bench.sent == []
+
+
+def test_claim_ends_with_the_channel_whoever_its_members_are_by_then() -> None:
+    """A configuration that is not committed left the peer out, and then the channel was closed: a
+    claim that stayed would have the peer ask for the list at every heartbeat, for ever."""
+    bench = WatchBench()
+    channel = bench.open(0, ME)
+    channel.core.config = lambda: ChannelConfig(((ME, TWO),))
+    bench.watch.channel_closed(bench.runner(channel))
+    nothing = bytes(len(LeadershipDigest().value))
+    claims = [bench.watch.heartbeat_content(bench.watch.peers[node])[0] for node in (ONE, TWO)]
+    assert claims == [nothing] * 2
