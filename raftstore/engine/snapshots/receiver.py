@@ -138,7 +138,7 @@ class SnapshotReceiver:
     def peer_lost(self, node: NodeId, now_ms: int) -> None:
         """The sender may be dead: another one is asked for the rest."""
         for transfer in tuple(self.transfers.values()):
-            if transfer.source == node and transfer.stage in (Stage.ASKING, Stage.COPYING):
+            if transfer.source == node and transfer.awaits_source:
                 self.fail(transfer, f"the connection to {node_name(node)} broke", now_ms)
 
     def on_timer(self, now_ms: int) -> None:
@@ -254,6 +254,8 @@ class SnapshotReceiver:
             whose = "the disk here" if waits_for_disk else node_name(transfer.source)
             ms = self._settings.session_ms
             self.fail(transfer, f"{whose} did not answer for {ms} ms", now_ms)
+        elif transfer.awaits_source and not self._parts.is_up(transfer.source):
+            self.fail(transfer, f"{node_name(transfer.source)} is down", now_ms)
         elif transfer.stage is Stage.ASKING and transfer.asked is not None:
             self._ask(transfer, transfer.asked, now_ms)
         elif transfer.stage is Stage.COPYING:

@@ -71,6 +71,11 @@ class Transfer:
     """Of the log: what has to be durable before the next step."""
     is_ending: bool = False
 
+    @property
+    def awaits_source(self) -> bool:
+        """Whether the next thing to come is an answer of the other node."""
+        return self.stage in (Stage.ASKING, Stage.COPYING)
+
     def described(self, now_ms: int) -> str:
         """How far it is, for people."""
         text = f"replica snapshot from {node_name(self.source)}: {self.stage.value}"

@@ -426,6 +426,14 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
+        "O6-sender-silent",
+        "A receiver waits a whole session for a sender that fell silent.",
+        Edit("SnapshotReceiver._repeat", "not self._parts.is_up(transfer.source)", "False"),
+        directed(
+            REST + "sender_that_falls_silent_has_another_one_asked_long_before_the_session_ends"
+        ),
+    ),
+    mutation(
         "O6-nobody-there",
         "A receiver asks a node that is down for a table, and waits for its answer.",
         Edit("SnapshotParts.sources", "self.is_up(node)", "True"),
@@ -436,7 +444,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "A receiver waits for a sender whose connection broke.",
         Edit(
             "SnapshotReceiver.peer_lost",
-            "transfer.source == node and transfer.stage in (Stage.ASKING, Stage.COPYING)",
+            "transfer.source == node and transfer.awaits_source",
             "False",
         ),
         directed(REST + "broken_connection_has_another_replica_asked_for_the_rest"),

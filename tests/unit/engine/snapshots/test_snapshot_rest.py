@@ -171,6 +171,22 @@ def test_broken_connection_has_another_replica_asked_for_the_rest() -> None:
     assert bench.sent == [(B, rest_of(ASKED + 1))]
 
 
+def test_sender_that_falls_silent_has_another_one_asked_long_before_the_session_ends() -> None:
+    """A node that was stopped, or hangs, breaks no connection."""
+    bench = Receiving()
+    bench.knows_rest = {B, C}
+    bench.looking()
+    bench.barrier(40)
+    bench.offer(C)
+    bench.told()
+    bench.timer(bench.due_ms)
+    assert bench.stage() == "copying"
+    bench.down = {C}
+    bench.timer(bench.due_ms)
+    assert bench.now_ms < GIVE_UP_MS
+    assert bench.failed("n3") == "n3 is down"
+
+
 @pytest.mark.parametrize("stage", ["looking", "verified"])
 def test_broken_connection_is_no_matter_where_nothing_is_awaited_of_it(stage: str) -> None:
     """The disk here is at work, or everything is here."""
