@@ -644,7 +644,7 @@ MEMBERSHIP_RULES: tuple[Mutation, ...] = (
         ),
         directed(
             "tests/unit/engine/peers/test_watch_leaders.py::"
-            "test_claim_ends_with_the_channel_whoever_its_members_are_by_then"
+            "test_claim_ends_with_the_channel_for_a_peer_that_was_left_out_too"
         ),
     ),
 )

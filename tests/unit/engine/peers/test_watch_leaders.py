@@ -391,7 +391,7 @@ def test_replica_that_left_the_channel_asks_no_more_for_its_leader() -> None:
     assert bench.sent == []
 
 
-def test_claim_ends_with_the_channel_whoever_its_members_are_by_then() -> None:
+def test_claim_ends_with_the_channel_for_a_peer_that_was_left_out_too() -> None:
     """A configuration that is not committed left the peer out, and then the channel was closed: a
     claim that stayed would have the peer ask for the list at every heartbeat, for ever."""
     bench = WatchBench()
