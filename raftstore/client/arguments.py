@@ -52,6 +52,13 @@ def whole(name: str, given: Any, least: int, most: int = 2**63 - 1) -> int:
     return given
 
 
+def encoded(name: str, given: Any) -> bytes:
+    """Return an encoded key, or b""."""
+    if not isinstance(given, bytes):
+        raise ArgumentError(f"{name}={given!r:.80} is no encoded key; give bytes, or b''")
+    return given
+
+
 def flag(name: str, given: Any) -> bool:
     """Return True or False, and nothing that only counts as one of them."""
     if type(given) is not bool:

@@ -63,7 +63,7 @@ from raftstore.client.results import (
     TableDigest,
     WriteFate,
 )
-from raftstore.client.settings import ClientSettings
+from raftstore.client.settings import ClientSettings, checked_settings
 from raftstore.client.table import AsyncTable
 from raftstore.client.writes.publisher import Publisher
 from raftstore.client.writes.write_outcomes import WriteOutcomeQueries
@@ -137,7 +137,7 @@ class AsyncClient(MachineCalls):
 
         Raises UnavailableError with a reason per address, ConfigError for a bad address.
         """
-        settings = settings or ClientSettings()
+        settings = checked_settings(settings)
         if timeout is not None:
             settings = replace(settings, timeout_ms=timeout_in_ms(timeout))
         if audit is not None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from raftstore.client.auditing.audit import Audit
 from raftstore.config import EVENT_LOOPS, MIB
-from raftstore.errors import ConfigError
+from raftstore.errors import ArgumentError, ConfigError
 from raftstore.policy.routing import Prefer
 from raftstore.types import PreferName
 
@@ -101,3 +101,16 @@ class ClientSettings:
         if self.prefer not in tuple(Prefer):
             known = ", ".join(Prefer)
             raise ConfigError(f"prefer={self.prefer!r} is unknown; use one of {known}")
+
+
+def checked_settings(given: ClientSettings | None) -> ClientSettings:
+    """Return the settings given, or those of a client for which none are; ArgumentError for
+    anything else."""
+    if given is None:
+        return ClientSettings()
+    if not isinstance(given, ClientSettings):
+        raise ArgumentError(
+            f"settings={given!r:.80} are no ClientSettings; give one, as in "
+            "settings=raftstore.ClientSettings(timeout_ms=5000), or none"
+        )
+    return given

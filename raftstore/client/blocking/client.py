@@ -47,7 +47,7 @@ from raftstore.client.results import (
     WriteFate,
     WriteSummary,
 )
-from raftstore.client.settings import ClientSettings
+from raftstore.client.settings import ClientSettings, checked_settings
 from raftstore.client.table import AsyncTable
 from raftstore.client.writes.bulk import AsyncBulkWriter
 from raftstore.client.writes.chunks import Pair
@@ -70,7 +70,7 @@ def connect(
     ``timeout`` in seconds (5) is for finding it and the default of every call after that. ``audit``
     judges answers. Raises UnavailableError with a reason per address, ConfigError for a bad one.
     """
-    event_loop = (settings or ClientSettings()).event_loop
+    event_loop = checked_settings(settings).event_loop
     loop = BackgroundLoop("raftstore client", event_loop)
     try:
         client = loop.call(

@@ -7,7 +7,7 @@ the topology keeps the newest of their answers; many callers who want to know sh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,6 +15,7 @@ from raftstore.client.cluster.links import Links, NodeLink
 from raftstore.client.cluster.topology import Topology
 from raftstore.client.settings import ClientSettings
 from raftstore.errors import (
+    ArgumentError,
     ConfigError,
     ConnectionLostError,
     ConnectTimeoutError,
@@ -44,7 +45,15 @@ does not exist."""
 
 def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
     """Read ``"host:port,host:port"`` or a list of addresses; ConfigError names a bad one."""
-    parts = endpoints.split(",") if isinstance(endpoints, str) else endpoints
+    try:
+        parts = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
+    except TypeError:
+        parts = [endpoints]  # type: ignore[list-item] # refused below
+    if isinstance(endpoints, bytes | Mapping) or not all(isinstance(part, str) for part in parts):
+        raise ArgumentError(
+            f"endpoints={endpoints!r:.80} are no addresses; give a text or a list of texts, as in "
+            "endpoints='127.0.0.1:4481,127.0.0.1:4482'"
+        )
     found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
     if not found:
         raise ConfigError("no address was given; name at least one node, as in 127.0.0.1:4481")

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from raftstore.client.arguments import encoded, items, whole
 from raftstore.client.context import Context
 from raftstore.client.position import Position
 from raftstore.client.reads.channel_reads import ChannelReads, Range
@@ -33,6 +34,7 @@ from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.reads import ScanAnswer
 from raftstore.protocol.replica_checks import RowExpiriesAnswer
 from raftstore.rows.schema import TableSchema
+from raftstore.types import ChannelId
 
 _NO_KEY: Final = b"\0"
 """In front of all keys: a range up to it has none."""
@@ -88,8 +90,8 @@ class AsyncSnapshot:
     ) -> list[dict[str, Any] | None]:
         """Return one row or None per key, in order."""
         shape = Shape(self._schema, self._spec, keys_only=False)
-        encoded = [self._schema.key_of(key) for key in keys]
-        parts = parts_of(self._info, self._schema, encoded)
+        found_keys = [self._schema.key_of(key) for key in items("keys", keys)]
+        parts = parts_of(self._info, self._schema, found_keys)
         slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
 
         async def read(part: KeysPart) -> list[Item]:
@@ -97,17 +99,18 @@ class AsyncSnapshot:
                 return await self._rows(part.partition, part.keys, timeout)
 
         found = await gather_or_cancel([read(part) for part in parts])
-        rows = {key: shape.row(key, sealed) for items in found for key, sealed, _ in items}
-        return [rows.get(key) for key in encoded]
+        rows = {key: shape.row(key, sealed) for some in found for key, sealed, _ in some}
+        return [rows.get(key) for key in found_keys]
 
     async def rows_of(
         self, partition: int, keys: Sequence[bytes], *, timeout: float | None = None
     ) -> AsyncGenerator[Sequence[Item], None]:
         """Iterate over the rows that some encoded keys of one partition have, many at a time."""
-        for at in range(0, len(keys), KEYS_PER_GET):
-            part = tuple(keys[at : at + KEYS_PER_GET])
-            if items := await self._rows(partition, part, timeout):
-                yield items
+        wanted = [encoded("keys", key) for key in items("keys", keys)]
+        for at in range(0, len(wanted), KEYS_PER_GET):
+            part = tuple(wanted[at : at + KEYS_PER_GET])
+            if found := await self._rows(partition, part, timeout):
+                yield found
 
     def scan(
         self,
@@ -121,8 +124,10 @@ class AsyncSnapshot:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Iterate over rows in key order; see ``table.scan`` for ranges."""
         check_range(start, stop, prefix)
-        if limit is not None and limit < 0:
-            raise ArgumentError(f"limit={limit} is negative; use 0 or more rows, or none")
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise ArgumentError(
+                f"limit={limit!r:.80} is no number of rows; use 0 or more rows, or none"
+            )
         bounds = bounds_of(self._schema, start, stop, prefix)
         return self._scan(bounds, limit, timeout, keys_only=keys_only)
 
@@ -161,9 +166,8 @@ class AsyncSnapshot:
 
         The next page is asked for while the caller works on one.
         """
-        following = asyncio.ensure_future(
-            self._page(partition, Range(start, stop, PAGE_ROWS), timeout)
-        )
+        first = Range(encoded("start", start), encoded("stop", stop), PAGE_ROWS)
+        following = asyncio.ensure_future(self._page(partition, first, timeout))
         try:
             while True:
                 answer = await following
@@ -203,6 +207,8 @@ class AsyncSnapshot:
     ) -> dict[bytes, int]:
         """Return when rows of one partition expire, those of the encoded keys of [start, stop):
         key -> ms since 1970. Rows that do not expire are not in it."""
+        encoded("start", start)
+        encoded("stop", stop)
         found: dict[bytes, int] = {}
         while True:
             answer = await self._expiries(partition, start, stop, timeout)
@@ -242,6 +248,9 @@ class AsyncSnapshot:
     ) -> list[list[bytes]]:
         """Return for each partition at which encoded keys to cut [start, stop) into about equal
         parts, fewer where there are few keys; see ``splits``."""
+        whole("parts", parts, 1)
+        encoded("start", start)
+        encoded("stop", stop)
         slots = asyncio.Semaphore(ANSWERS_AT_ONCE)
 
         async def of(partition: int) -> list[bytes]:
@@ -279,6 +288,10 @@ class AsyncSnapshot:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _channel(self, partition: int) -> ChannelId:
+        whole("partition", partition, 0, self._info.partitions - 1)
+        return self._info.channels[partition].channel
+
     def _pin(self, partition: int) -> Pin:
         if self._is_closed:
             raise ArgumentError("the snapshot was closed; open a new one")
@@ -287,14 +300,14 @@ class AsyncSnapshot:
     async def _expiries(
         self, partition: int, start: bytes, stop: bytes, timeout: float | None
     ) -> RowExpiriesAnswer:
-        channel = self._info.channels[partition].channel
+        channel = self._channel(partition)
         deadline_ms = self._context.deadline_ms(timeout)
         return await self._channel_reads.expiries(
             channel, self._pin(partition), start, stop, deadline_ms
         )
 
     async def _page(self, partition: int, part: Range, timeout: float | None) -> ScanAnswer:
-        channel = self._info.channels[partition].channel
+        channel = self._channel(partition)
         deadline_ms = self._context.deadline_ms(timeout)
         spec = pinned(self._pin(partition))
         return await self._channel_reads.scan(channel, part, spec, deadline_ms)
@@ -303,7 +316,7 @@ class AsyncSnapshot:
         self, partition: int, keys: tuple[bytes, ...], timeout: float | None
     ) -> list[Item]:
         """Read keys; rows too large for one answer are asked for in halves."""
-        channel = self._info.channels[partition].channel
+        channel = self._channel(partition)
         deadline_ms = self._context.deadline_ms(timeout)
         try:
             spec = pinned(self._pin(partition))

@@ -20,6 +20,7 @@ from raftstore.errors import ArgumentError, RaftstoreError, SchemaError
 from tests.integration.client.fake_cluster import FakeCluster
 from tests.integration.client.play import QUICK, play
 from tests.integration.client.test_admin import cluster_in_thread
+from tests.integration.client.test_machines import sets
 
 
 class Nothing:
@@ -117,12 +118,14 @@ def test_wrong_arguments_are_told_in_words_of_their_own() -> None:
     """Never a bare error of Python: one of raftstore that names the value, or none at all."""
 
     async def test(cluster: FakeCluster, client: AsyncClient) -> None:
-        del cluster
+        sets(cluster)
         await client.table("t").put({"id": 1})
         wrong: dict[str, str] = {}
-        for kind, thing in ((aio.AsyncTable, client.table("t")), (AsyncClient, client)):
+        snapshot = await client.table("t").snapshot()
+        for thing in (client.table("t"), client, client.channelset("c"), snapshot):
+            kind = type(thing)
             for method in methods(kind):
-                if method == "close":
+                if method in ("close", "n", "vector", "position"):
                     continue
                 call = getattr(thing, method)
                 takes_timeout = "timeout" in str(inspect.signature(call)) or "Options" in str(
@@ -141,6 +144,47 @@ def test_wrong_arguments_are_told_in_words_of_their_own() -> None:
         assert not wrong, "\n".join(f"{call}: {error}" for call, error in wrong.items())
 
     play(test, QUICK)
+
+
+ADDRESSES: list[Any] = [123, None, True, 1.5, Nothing(), b"n1:1", {"n1:1": 1}, [1], ["n1:1", None]]
+
+
+@pytest.mark.parametrize("given", [{"endpoints": each} for each in ADDRESSES] + [
+    {"endpoints": "n1:1", "settings": 5}, {"endpoints": "n1:1", "settings": {}},
+])  # fmt: skip
+def test_connect_names_what_is_no_address_or_no_settings(given: dict[str, Any]) -> None:
+    """Both clients, before anything is tried."""
+    (name, value) = given.popitem()
+    given[name] = value
+    text = f"{name}={value!r} are no "
+    with pytest.raises(ArgumentError) as blocking:
+        raftstore.connect(**given)
+
+    async def run() -> None:
+        await aio.connect(**given)
+
+    with pytest.raises(ArgumentError) as in_asyncio:
+        asyncio.run(run())
+    assert text in str(blocking.value)
+    assert str(blocking.value) == str(in_asyncio.value)
+
+
+def test_snapshot_names_arguments_that_are_wrong() -> None:
+    """A partition is counted from 0, and never from the end."""
+
+    async def test(cluster: FakeCluster, client: AsyncClient) -> None:
+        del cluster
+        snapshot: Any = await client.table("t").snapshot()
+        assert "partition=-1 is no whole number from 0 to 0" in await told(snapshot.expiries(-1))
+        assert "partition='0' is no whole" in await told(snapshot.pages("0"))
+        assert "keys=5 is no encoded key" in await told(snapshot.rows_of(0, [5]))
+        assert "keys=5 is no list" in await told(snapshot.get_many(5))
+        assert "start='a' is no encoded key" in await told(snapshot.pages(0, start="a"))
+        assert "parts=0 is no whole number" in await told(snapshot.cuts(0))
+        with pytest.raises(ArgumentError, match="limit='5' is no number of rows"):
+            snapshot.scan(limit="5")
+
+    play(test)
 
 
 async def told(made: Any) -> str:
