@@ -22,6 +22,7 @@ from raftstore.client.writes.publisher import Publisher
 from raftstore.client.writes.write_outcomes import parse_name
 from raftstore.errors import (
     ArgumentError,
+    ConnectionInDoubtError,
     DecodeError,
     GuidExpiredError,
     GuidReuseError,
@@ -29,6 +30,7 @@ from raftstore.errors import (
     PayloadTooLargeError,
     PositionError,
     RejectedError,
+    RequestError,
     SchemaError,
     UnknownTableError,
 )
@@ -104,7 +106,7 @@ class AsyncChannelSet:
         encoded = key_bytes(key)
         if not encoded:
             raise ArgumentError("the key is empty; give a text or bytes")
-        info = await self._open(deadline_ms)
+        info = await self._open_of(guid, deadline_ms)
         partition = partition_of(encoded, info.partitions)
         return await self._command(info, partition, encoded, command, guid, deadline_ms)
 
@@ -120,7 +122,7 @@ class AsyncChannelSet:
         """Have a command applied by the machine of one partition, whatever its key is."""
         deadline_ms = self._context.deadline_ms(timeout)
         encoded = key_bytes(key)
-        info = await self._open(deadline_ms)
+        info = await self._open_of(guid, deadline_ms)
         whole("partition", partition, 0, info.partitions - 1)
         return await self._command(info, partition, encoded, command, guid, deadline_ms)
 
@@ -148,16 +150,6 @@ class AsyncChannelSet:
             ack, guid = await self._publisher.command(channel, payload, deadline_ms)
             return _result(info, partition, ack, guid, codecs)
         name = parse_name(guid_given)
-        if channel_table(name.channel) != info.uuid:
-            # Its results, and what was seen of it, are with the log of another channel set.
-            unknown = GuidExpiredError(
-                f"guid={guid_given!r:.80} is of a command to another channel set than today's "
-                f"{info.name!r}: an earlier one of the name, or the one that a backup was taken "
-                "of; whether its effect is in the state here is not known, and it was not sent: "
-                "query the machine to see, and give the command without the guid if it is not"
-            )
-            unknown.guid = guid_given
-            raise unknown
         if name.channel != channel:
             raise ArgumentError(
                 f"guid={guid_given!r:.80} is of a command to another partition than {info.name}/"
@@ -247,6 +239,42 @@ class AsyncChannelSet:
         return _answer(info, partition, answer, codecs)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    async def _open_of(self, guid: str | None, deadline_ms: int) -> TableInfo:
+        """The channel set for a command; of one that is given again only the one that it was to.
+
+        Its results, and what was seen of it, are with the log of that one, so it is unknown where
+        another one has the name by now, or none.
+        """
+        if guid is None:
+            return await self._open(deadline_ms)
+        table = channel_table(parse_name(guid).channel)
+        try:
+            info = await self._open(deadline_ms)
+            if info.uuid != table:
+                # It may be of a newer channel set than the catalog known here.
+                await self._context.discovery.refresh(deadline_ms)
+                info = await self._open(deadline_ms)
+        except RequestError as error:
+            # What hinders this call says nothing of the attempts before (S5.6).
+            kind = ConnectionInDoubtError if error.retriable else GuidExpiredError
+            doubt = kind(
+                f"{error}; whether the command with guid={guid!r:.80} was applied before is not "
+                "known, and it was not sent again (if its channel set was dropped, all that it did "
+                "went with that)"
+            )
+            doubt.guid = guid
+            raise doubt from error
+        if info.uuid != table:
+            expired = GuidExpiredError(
+                f"guid={guid!r:.80} is of a command to another channel set than today's "
+                f"{info.name!r}: an earlier one of the name, or the one that a backup was taken "
+                "of; whether its effect is in the state here is not known, and it was not sent: "
+                "query the machine to see, and give the command without the guid if it is not"
+            )
+            expired.guid = guid
+            raise expired
+        return info
 
     async def _open(self, deadline_ms: int, spec: ReadSpec | None = None) -> TableInfo:
         info = self._context.topology.table(self.name)

@@ -16,7 +16,7 @@ from raftstore.client.requests.leader_requests import Asked, LeaderRequests
 from raftstore.client.writes.kinds import Write
 from raftstore.client.writes.publisher import Publisher
 from raftstore.client.writes.write_outcomes import COMMITTED, NOT_APPLIED, parse_name
-from raftstore.errors import GuidExpiredError, RequestError
+from raftstore.errors import ConnectionInDoubtError, GuidExpiredError, RequestError
 from raftstore.policy.levels import SHARED_COMMANDS_LEVEL
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.machines import CommandAck
@@ -27,7 +27,7 @@ from raftstore.protocol.shared_commands import (
     guid_of_place,
     is_crowded_out,
 )
-from raftstore.types import Guid, Seq
+from raftstore.types import Guid, Outcome, Seq
 
 
 class CommandRepeats:
@@ -44,17 +44,7 @@ class CommandRepeats:
             if not place:
                 return await self._publisher.publish(write, deadline_ms, repeats=guid)
             self._publisher.check_over(write.channel, guid)
-            reported = await self._leaders.ask(
-                write.channel,
-                lambda request_id, left_ms: CommandFate(
-                    request_id, write.channel, guid, left_ms, place
-                ),
-                deadline_ms,
-                asked=Asked(
-                    f"outcome of the command {name}", is_read=True, level=SHARED_COMMANDS_LEVEL
-                ),
-            )
-            answer = expect(CommandFateAnswer, reported)
+            answer = await self._fate(info, write, name, deadline_ms)
             is_final = answer.end is not None and is_crowded_out(answer.end)
             if answer.fate == COMMITTED and not is_final:
                 return _known(info, write, guid, answer)
@@ -68,6 +58,32 @@ class CommandRepeats:
         except RequestError as error:
             error.guid = name
             raise
+
+    async def _fate(
+        self, info: TableInfo, write: Write, name: str, deadline_ms: int
+    ) -> CommandFateAnswer:
+        """The outcome of the record that the command was in, and its end in it."""
+        _, guid, place, _ = parse_name(name)
+        try:
+            reported = await self._leaders.ask(
+                write.channel,
+                lambda request_id, left_ms: CommandFate(
+                    request_id, write.channel, guid, left_ms, place
+                ),
+                deadline_ms,
+                asked=Asked(
+                    f"outcome of the command {name}", is_read=True, level=SHARED_COMMANDS_LEVEL
+                ),
+            )
+        except RequestError as error:
+            if error.outcome is Outcome.UNKNOWN:
+                raise
+            # Of a question nothing is in doubt, but of the command that it was about.
+            raise ConnectionInDoubtError(
+                f"{info.name}: whether the command was applied before is not known, and it was "
+                f"not sent again: {error}"
+            ) from error
+        return expect(CommandFateAnswer, reported)
 
 
 def _known(info: TableInfo, write: Write, guid: Guid, answer: CommandFateAnswer) -> CommandAck:

@@ -252,7 +252,7 @@ BACKUP_SET_RULES: tuple[Mutation, ...] = (
     mutation(
         "set-backup-guid",
         "A command of the source that is given again is applied again.",
-        Edit("AsyncChannelSet._command", "channel_table(name.channel) != info.uuid", "False"),
+        Edit("AsyncChannelSet._open_of", "raise expired", "pass"),
         directed(CLIENT + "a_guid_of_the_source_is_unknown_in_what_was_restored"),
     ),
     mutation(

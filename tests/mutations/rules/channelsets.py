@@ -18,6 +18,8 @@ FATE = "tests/unit/core/test_fate.py::test_"
 TOGETHER = "tests/simulation/test_shared_commands.py::test_"
 CLIENTS = "tests/integration/client/test_shared_commands.py::test_"
 RECIPES = "tests/unit/recipes/test_recipes.py::test_"
+ANEW = "tests/integration/client/test_sets_made_anew.py::test_"
+DROPS = "tests/simulation/test_sets_made_anew.py::test_"
 
 CHANNELSET_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -366,5 +368,38 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "What version 1 of the election was told leads to something else now.",
         Edit("Election.apply", "context.version >= NAMED_TERMS", "True"),
         directed(RECIPES + "a_resign_of_before_leads_to_what_it_led_to"),
+    ),
+    mutation(
+        "S0.8-set-given-again",
+        "A command given again is sent to whichever channel set has the name by now.",
+        Edit("AsyncChannelSet._open_of", "guid is None", "True"),
+        directed(
+            ANEW + "command_given_again_after_the_drop_stays_in_doubt_and_is_sent_to_nobody",
+            ANEW + "command_given_again_where_a_table_has_the_name_stays_in_doubt",
+        ),
+    ),
+    mutation(
+        "S0.8-set-newer",
+        "A command of a set that is newer than the catalog known here is refused as unknown.",
+        Edit(
+            "AsyncChannelSet._open_of",
+            "await self._context.discovery.refresh(deadline_ms)",
+            "pass",
+        ),
+        directed(
+            ANEW + "command_of_a_set_that_is_newer_than_the_catalog_known_here_is_given_again"
+        ),
+    ),
+    mutation(
+        "S5.6-repeated-question",
+        "A command of which nobody could be asked is reported as not applied.",
+        Edit("CommandRepeats._fate", "error.outcome is Outcome.UNKNOWN", "True"),
+        directed(ANEW + "command_given_again_after_the_drop_stays_in_doubt_and_is_sent_to_nobody"),
+    ),
+    mutation(
+        "S4.3-dropped-waiting",
+        "A command under way gets no answer where its channel set is dropped.",
+        Edit("ChannelRunner.close", "self.core.role is Role.LEADER", "False"),
+        directed(DROPS + "commands_under_way_are_answered_and_none_reaches_the_next_set"),
     ),
 )
