@@ -17,7 +17,7 @@ from raftstore.http.errors import HttpError, bad_request
 from raftstore.rows.key_text import JSON_ERRORS
 
 COUNT_MAX: Final = 2**63 - 1
-"""The most that the wire has room for; who gives more does not want to read it."""
+"""The most that the wire has room for; it is named where more was given."""
 _AT: Final = re.compile(r" - at `\$\.(?P<name>\w+)(?P<inner>[^`]*)`")
 _STEP: Final = re.compile(r"\.(\w+)|\[")
 """Into a field of an object, or into what a list or map holds."""
@@ -35,7 +35,8 @@ _WORDS: Final[dict[type[inspect.Type], str]] = {
 
 def wrong_value(what: str, name: str, value: Any, declared: Any) -> HttpError:
     """Refuse a value that its declared type does not allow; ``what`` is parameter or field."""
-    return bad_request(f"the {what} {name!r} is {_shown(value)}; give {allowed(declared)}")
+    most = f" to {COUNT_MAX}" if _is_over(value) else ""
+    return bad_request(f"the {what} {name!r} is {_shown(value)}; give {allowed(declared)}{most}")
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], place: str = "") -> HttpError:
@@ -141,6 +142,15 @@ def _words(found: inspect.Type) -> str:
         most = "" if found.max_length is None else f" of at most {found.max_length}"
         return f"a list{most}"
     return _WORDS.get(type(found), "another value")
+
+
+def _is_over(value: Any) -> bool:
+    """Whether it is a whole number above the most that the wire has room for."""
+    if isinstance(value, str):
+        digits = value.lstrip("0")
+        is_long = len(digits) > len(str(COUNT_MAX))
+        return digits.isdecimal() and digits.isascii() and (is_long or int(digits) > COUNT_MAX)
+    return isinstance(value, int | float) and value > COUNT_MAX
 
 
 def _shown(value: Any) -> str:

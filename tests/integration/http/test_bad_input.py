@@ -67,6 +67,13 @@ WORDS = [
         "the parameter 'level' is \"foo\"; give one of any, bounded, leader, linearizable",
     ),
     ("max_lag=-1", "the parameter 'max_lag' is \"-1\"; give a whole number from 0"),
+    (
+        f"max_lag={2**63}",
+        "the parameter 'max_lag' is \"9223372036854775808\"; give a whole number from 0 to "
+        "9223372036854775807",
+    ),
+    ("max_lag=1.5", "the parameter 'max_lag' is \"1.5\"; give a whole number from 0"),
+    ("max_lag=%D9%A3", "the parameter 'max_lag' is \"٣\"; give a whole number from 0"),
     ("max_lag=x", "the parameter 'max_lag' is \"x\"; give a whole number from 0"),
     (
         "max_staleness=2",
@@ -95,6 +102,11 @@ def test_bad_parameter_is_told_with_its_value_and_what_is_allowed(query: str, wo
 MGET = "/v1/tables/t:mget"
 BODY_WORDS: list[tuple[bytes, str]] = [
     (b'{"keys": [1], "max_lag": -1}', "the field 'max_lag' is -1; give a whole number from 0"),
+    (
+        b'{"keys": [1], "max_lag": 1%s}' % (b"0" * 19),
+        "the field 'max_lag' is 10000000000000000000; give a whole number from 0 to "
+        "9223372036854775807",
+    ),
     (
         b'{"keys": [1], "level": "foo"}',
         "the field 'level' is \"foo\"; give one of any, bounded, leader, linearizable",
