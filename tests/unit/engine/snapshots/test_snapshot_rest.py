@@ -150,14 +150,20 @@ def test_rest_of_another_table_is_not_taken() -> None:
     assert not bench.copies
 
 
-def test_broken_connection_has_another_replica_asked_for_the_rest() -> None:
-    """At once: the sender may be dead."""
+def copying_from_c() -> Receiving:
+    """C, which does not lead, has offered its table."""
     bench = Receiving()
     bench.knows_rest = {B, C}
     bench.looking()
     bench.barrier(40)
     bench.offer(C)
     bench.told()
+    return bench
+
+
+def test_broken_connection_has_another_replica_asked_for_the_rest() -> None:
+    """At once: the sender may be dead."""
+    bench = copying_from_c()
     bench.chunk(0, sender=C)
     bench.run_steps()
     bench.receiver.peer_lost(B, 1_000)
@@ -173,12 +179,7 @@ def test_broken_connection_has_another_replica_asked_for_the_rest() -> None:
 
 def test_sender_that_falls_silent_has_another_one_asked_long_before_the_session_ends() -> None:
     """A node that was stopped, or hangs, breaks no connection."""
-    bench = Receiving()
-    bench.knows_rest = {B, C}
-    bench.looking()
-    bench.barrier(40)
-    bench.offer(C)
-    bench.told()
+    bench = copying_from_c()
     bench.timer(bench.due_ms)
     assert bench.stage() == "copying"
     bench.down = {C}
