@@ -290,10 +290,9 @@ def test_node_is_refused_while_some_node_is_too_old(bench: NodeBench) -> None:
     assert bench.refusals == [bench.format_refusal]
 
 
-def test_race_for_a_ticket_is_told_as_what_it_was(bench: NodeBench) -> None:
-    """Two nodes ask at once: the log decides, and the second is answered who was first."""
-    bench.ticket()
-    first, late = bench.joining(), bench.joining(node_id("n5", b"5" * 16), request_id=3)
+def lost_race(bench: NodeBench, first: Join, late: Join) -> Any:
+    """Both ask before either is entered, and are committed in this order: the answer to the late
+    one."""
     for request in (first, late):
         bench.nodes.on_request(CLIENT, request, 1_000)
     late_command, late_outcome = bench.commands_proposed.pop(), bench.outcomes.pop()
@@ -303,6 +302,14 @@ def test_race_for_a_ticket_is_told_as_what_it_was(bench: NodeBench) -> None:
     bench.commit_proposed()
     (_, accepted), (_, failed) = bench.answers
     assert isinstance(accepted, JoinAccepted)
+    return failed
+
+
+def test_race_for_a_ticket_is_told_as_what_it_was(bench: NodeBench) -> None:
+    """Two nodes ask at once: the log decides, and the second is answered who was first."""
+    bench.ticket()
+    first, late = bench.joining(), bench.joining(node_id("n5", b"5" * 16), request_id=3)
+    failed = lost_race(bench, first, late)
     assert (failed.request_id, failed.code) == (3, "join_refused")
     assert f"used by {N4}" in failed.message
 
@@ -376,15 +383,7 @@ def test_race_of_two_tokens_for_one_place_is_decided_by_the_log(
     bench.up.discard(N3)
     for ticket in (TICKET, OTHER):
         bench.ticket(ticket, replaces="n3", is_forced=is_forced)
-    for request in (bench.joining(N4), bench.joining(N5, by=OTHER, request_id=3)):
-        bench.nodes.on_request(CLIENT, request, 1_000)
-    late_command, late_outcome = bench.commands_proposed.pop(), bench.outcomes.pop()
-    bench.commit_proposed()
-    bench.commands_proposed.append(late_command)
-    bench.outcomes.append(late_outcome)
-    bench.commit_proposed()
-    (_, accepted), (_, failed) = bench.answers
-    assert isinstance(accepted, JoinAccepted)
+    failed = lost_race(bench, bench.joining(N4), bench.joining(N5, by=OTHER, request_id=3))
     assert (failed.request_id, failed.code, failed.message) == (3, "join_refused", REPLACED)
     assert sorted(bench.catalog.nodes) == ["n1", "n2", "n4"]
 
