@@ -413,9 +413,9 @@ class StorageSettings:
     stall_stop_ms: int = 5_000
     """The same once the node was asked to stop."""
     rest_times_max: int = 3
-    """While the main loop is late, tables are copied, and read to find damage, with rests in
-    between: the later it is, the longer, but at most so many times the processor time before, so
-    that a copy takes at most one more than so many times as long. 0: no rests."""
+    """While requests come and the main loop is late, tables are copied, and read to find damage,
+    with rests in between: the later it is, the longer, but at most so many times the processor time
+    before, so that a copy takes at most one more than so many times as long. 0: no rests."""
     unsynced_bytes_max: int = 128 * MIB
     """Log entries that are not on the disk yet, of all channels, those that a quorum of others
     holds included. Beyond it a leader refuses writes with OverloadedError, and a follower drops

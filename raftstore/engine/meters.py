@@ -46,6 +46,8 @@ class Meters:
         self._write_times = FixedHistogram(DURATIONS_MS)
         self._staleness = FixedHistogram(DURATIONS_MS)
         self._lags = FixedHistogram(ROWS)
+        self.requests_begun = 0
+        """Reads, and writes to channels that are led here, that began."""
         self.repeated_before = 0
         """Writes recognised as repeated by channels that are gone: a total never goes down."""
 
@@ -71,6 +73,7 @@ class Meters:
 
     def read_began(self, client: int, request: ReplicaRead | GetMany, now_ms: int) -> None:
         """A client asks; each part of a request for many channels counts as a read."""
+        self.requests_begun += 1
         if self._reads_timed < UNDER_WAY_MAX:
             level = request.level if request.level in LEVELS else OTHER_LEVEL
             reads = self._reads.setdefault(client, {})
@@ -133,6 +136,7 @@ class Meters:
 
     def write_began(self, message: PubMsg, now_ms: int) -> None:
         """A write that this node is to sequence."""
+        self.requests_begun += 1
         if len(self._writes) < UNDER_WAY_MAX:
             self._writes.setdefault(message.guid, now_ms)
 

@@ -287,6 +287,7 @@ class NodeProcess:
             on_read=self._on_read,
             stalls=self._stalls,
             clock_s=elapsed_s,
+            requests=lambda: runner.meters.requests_begun,
         )
         self._runner = self._with_its_past(runner)
         self._turns = Turns(

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from raftstore.types import History
+from raftstore.types import ChannelId, History
 
 DIGEST_BYTES: Final = 16
 POSITION_KEY: Final = b"\x00"
@@ -113,10 +113,14 @@ class TableCopy(Protocol):
     """A table that is being built aside from another replica's (S6.4); nothing reads it yet.
 
     What is written outlives the process, in part; ``verify`` and ``resume_point`` find what of it
-    is there. Made on the node's thread; everything else is called on the thread of copies, one
+    is there. Made on the node's thread; everything else is called on the threads of copies, one
     after the other (``TableStore.start_copy_step``). Raises StorageError: then the copy is of no
     use and is to be abandoned, and the channel's table is what it was.
     """
+
+    @property
+    def channel(self) -> ChannelId:
+        """Id of the channel that gets the table."""
 
     @property
     def position(self) -> History:

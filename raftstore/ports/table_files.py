@@ -39,7 +39,7 @@ class HeldFile(NamedTuple):
 class TableFiles(Protocol):
     """The files of one state of a table, kept until ``close`` whatever becomes of the table.
 
-    Made by ``TableStore.start_files``; everything is called on the thread of copies.
+    Made by ``TableStore.start_files``; everything is called on a thread of copies.
     """
 
     @property

@@ -361,8 +361,9 @@ class TableStore(Protocol):
     def begun_copy(self, channel: ChannelId) -> TableCopy | None:
         """Hand over the copy that an earlier life of the node began, once; None: there is none."""
 
-    def start_copy_step(self, step: Callable[[], ReadDone]) -> None:
-        """Call ``step`` behind the others before it on the thread of copies, to and from this node.
+    def start_copy_step(self, channel: ChannelId | None, step: Callable[[], ReadDone]) -> None:
+        """Call ``step`` behind the others before it of the channel (None: it is of none) on the
+        threads of copies, to and from this node; steps of other channels may run beside it.
 
         What it returns comes back as ``NodeRunner.on_read``, unless the store is closed before. A
         step that raises stops the node (S0.4).

@@ -1,4 +1,4 @@
-"""A thread that does one job after another and reports the first failure.
+"""Threads that do one job after another and report the first failure.
 
 No thread of the store may end in silence, whatever it met: a node that seems to live and writes
 nothing would be worse than one that stops (S0.4).
@@ -24,22 +24,28 @@ def failure_of(doing: str, error: BaseException) -> StorageError:
 
 
 class Worker:
-    """``submit`` from any thread; the first job that raises ends the thread (S0.4)."""
+    """``submit`` from any thread; a job that raises ends its thread (S0.4). With more than one
+    thread as many jobs are done at a time, and begun in order."""
 
-    def __init__(self, name: str, on_failed: Callable[[StorageError], None]) -> None:
+    def __init__(
+        self, name: str, on_failed: Callable[[StorageError], None], threads: int = 1
+    ) -> None:
         self._on_failed = on_failed
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._threads = [Thread(target=self._run, name=name, daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, job: Callable[[], object]) -> None:
         """Do the job behind the others."""
         self._jobs.put(job)
 
     def stop(self) -> None:
-        """End the thread after the jobs before this call."""
-        self._jobs.put(None)
-        self._thread.join()
+        """End the threads after the jobs before this call."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -64,7 +64,7 @@ class SimCopy:
         copies: SimCopies,
         reach: Callable[[str], bool],
     ) -> None:
-        self._channel = channel
+        self.channel = channel
         self._staged = staged
         self._copies = copies
         self._reach = reach
@@ -80,7 +80,7 @@ class SimCopy:
     def write(self, pairs: list[Pair]) -> None:
         """Take in what comes next in key order."""
         if not self._reach("copy.before-write"):
-            self._copies.staged[self._channel] = self._staged
+            self._copies.staged[self.channel] = self._staged
             self._staged.batches.append(pairs)
 
     def finish(self) -> None:
@@ -94,7 +94,7 @@ class SimCopy:
         del bytes_max
         self._contents, self._digest, self._last_key = SimContents(), CopyDigest(), b""
         for pairs in self._staged.batches:
-            self._contents.take(self._channel, pairs)
+            self._contents.take(self.channel, pairs)
             self._digest.add(pairs)
             self._last_key = pairs[-1][0]
         return True
@@ -110,11 +110,11 @@ class SimCopy:
     def complete(self) -> None:
         """The switch: from now on this is the channel's table after a crash."""
         if not self._reach("copy.before-switch"):
-            self._copies.staged.pop(self._channel, None)
-            self._copies.switched[self._channel] = self._contents
+            self._copies.staged.pop(self.channel, None)
+            self._copies.switched[self.channel] = self._contents
             self._reach("copy.after-switch")
 
     def abandon(self) -> None:
         """Remove it."""
-        if self._copies.staged.get(self._channel) is self._staged:
-            del self._copies.staged[self._channel]
+        if self._copies.staged.get(self.channel) is self._staged:
+            del self._copies.staged[self.channel]

@@ -83,7 +83,7 @@ class SimFilesCopy:
         copies: SimCopies,
         reach: Callable[[str], bool],
     ) -> None:
-        self._channel = channel
+        self.channel = channel
         self._staged = staged
         self._copies = copies
         self._reach = reach
@@ -117,7 +117,7 @@ class SimFilesCopy:
     def begin(self, position: History) -> None:
         """A sender has the table of this position, or of a later one."""
         self._staged.position = position
-        self._copies.staged[self._channel] = self._staged
+        self._copies.staged[self.channel] = self._staged
         self._written.clear()
         self._at = ""
 
@@ -180,8 +180,8 @@ class SimFilesCopy:
                 raise StorageError("the table was taken in the middle of a record")
             if not self._pairs and keys[0] != POSITION:
                 raise CorruptRecordError("a copied table does not begin with its position")
-            check_pairs(self._channel, keys, values)
-            self._contents.take(self._channel, pairs)
+            check_pairs(self.channel, keys, values)
+            self._contents.take(self.channel, pairs)
             self._pairs += len(pairs)
         return True
 
@@ -192,11 +192,11 @@ class SimFilesCopy:
     def complete(self) -> None:
         """The switch: from now on this is the channel's table after a crash."""
         if not self._reach("copy.before-switch"):
-            self._copies.staged.pop(self._channel, None)
-            self._copies.switched[self._channel] = self._contents
+            self._copies.staged.pop(self.channel, None)
+            self._copies.switched[self.channel] = self._contents
             self._reach("copy.after-switch")
 
     def abandon(self) -> None:
         """Remove it."""
-        if self._copies.staged.get(self._channel) is self._staged:
-            del self._copies.staged[self._channel]
+        if self._copies.staged.get(self.channel) is self._staged:
+            del self._copies.staged[self.channel]

@@ -315,8 +315,9 @@ class SimTables:
     def _pass(self, failpoint: str) -> bool:
         return self.reach(failpoint)
 
-    def start_copy_step(self, step: Callable[[], ReadDone]) -> None:
+    def start_copy_step(self, channel: ChannelId | None, step: Callable[[], ReadDone]) -> None:
         """Queue the step until the simulator says so."""
+        del channel
         self._reads.append(step)
 
     def install(self, channel: ChannelId, copy: TableCopy, *, keeps_former: bool = False) -> None:

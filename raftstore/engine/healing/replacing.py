@@ -96,7 +96,7 @@ class Replacing:
         elif runner.feed.is_idle and self._tables.is_idle(channel):
             at.is_emptying = True
             copy = self._tables.begin_copy(channel, EMPTY_HISTORY)
-            self._tables.start_copy_step(partial(self._empty, at, copy))
+            self._tables.start_copy_step(channel, partial(self._empty, at, copy))
 
     def _empty(self, at: _Replaced, copy: TableCopy) -> ReadDone:
         # A failure here stops the node: which of the two tables it has is not known (S0.4).

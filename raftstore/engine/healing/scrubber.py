@@ -1,7 +1,7 @@
 """Reads everything that is stored, slowly, and verifies it: damage is found before it is needed.
 
 A *pass* goes over the log, from its oldest segment to what is durable, and then over the table of
-each channel. One step at a time runs on the thread of copies; between two there is a pause, so that
+each channel. One step at a time runs on a thread of copies; between two there is a pause, so that
 in a second no more than ``scrub.second_bytes_max`` bytes are read. A step changes nothing. What it
 finds is handed to the parts that repair it (``table_repairs``, ``log_repairs``).
 
@@ -139,7 +139,7 @@ class Scrubber:
             def read_log() -> ReadDone:
                 return partial(self._read_log, at, read())
 
-            self._tables.start_copy_step(read_log)
+            self._tables.start_copy_step(None, read_log)
             return
         while at.channels and at.channels[0] not in self._channels:
             at.channels, at.after = at.channels[1:], None
@@ -154,7 +154,7 @@ class Scrubber:
                 self._read_table, at, runner, snapshot, snapshot.verify(after, STEP_BYTES)
             )
 
-        self._tables.start_copy_step(read_table)
+        self._tables.start_copy_step(runner.channel, read_table)
 
     def _read_log(self, at: _Pass, step: LogStep, now_ms: int) -> None:
         at.log_at = step.place

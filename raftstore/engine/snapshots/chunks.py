@@ -1,7 +1,7 @@
 """Chunks of one snapshot as they are sent: pairs in key order, or parts of files.
 
 Where a chunk begins is known when the one before was read, so that each may be asked for again. A
-digest over all goes with the last one. Read on the thread of copies, one after the other; what a
+digest over all goes with the last one. Read on a thread of copies, one after the other; what a
 read found is taken in on the node's.
 """
 

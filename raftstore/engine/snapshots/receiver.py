@@ -519,7 +519,8 @@ class SnapshotReceiver:
             self.fail(transfer, OVERTAKEN, now_ms, is_copy_good=False)
             self._parts.reopen(runner)
         else:
-            self._tables.start_copy_step(partial(self._complete, transfer, transfer.copy))
+            step = partial(self._complete, transfer, transfer.copy)
+            self._tables.start_copy_step(channel, step)
 
     def _complete(self, transfer: Transfer, copy: TableCopy) -> ReadDone:
         # A failure here stops the node: which of the two tables it has is not known (S0.4).
@@ -578,7 +579,7 @@ class SnapshotReceiver:
     def step(
         self, transfer: Transfer, work: Callable[[], None], done: Callable[[int], None]
     ) -> None:
-        """Do the work on the thread of copies, then go on here; a failure costs this copy."""
+        """Do the work on a thread of copies, then go on here; a failure costs this copy."""
 
         def step() -> ReadDone:
             try:
@@ -587,7 +588,7 @@ class SnapshotReceiver:
                 return partial(self._copy_failed, transfer, error)
             return lambda now_ms: done(now_ms) if self._is_current(transfer) else None
 
-        self._tables.start_copy_step(step)
+        self._tables.start_copy_step(transfer.runner.channel, step)
 
     def _copy_failed(self, transfer: Transfer, error: StorageError, now_ms: int) -> None:
         if self._is_current(transfer):
@@ -645,4 +646,4 @@ class SnapshotReceiver:
             copy.abandon()
             return lambda _now_ms: None
 
-        self._tables.start_copy_step(abandon)
+        self._tables.start_copy_step(copy.channel, abandon)

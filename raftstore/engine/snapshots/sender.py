@@ -213,7 +213,7 @@ class SnapshotSender:
         request = self._opening.pop((sender, channel))
         reason = self._table_refusal(channel)
         if files is not None and (reason is not None or not request.in_files):
-            self._close_files(files)
+            self._close_files(channel, files)
             files = None
         if reason is None:
             seq = self._tables.applied_seq(channel) if files is None else files.applied.seq
@@ -222,7 +222,7 @@ class SnapshotSender:
         if reason is not None:
             self._refuse(sender, request, reason)
             if files is not None:
-                self._close_files(files)
+                self._close_files(channel, files)
             return
         # What this state may have beside it, any later one may: the snapshot is later.
         chunks: PairChunks | FileChunks
@@ -235,14 +235,14 @@ class SnapshotSender:
         self._touch(session, now_ms)
         self._offer(session)
 
-    def _close_files(self, files: TableFiles) -> None:
+    def _close_files(self, channel: ChannelId, files: TableFiles) -> None:
         """Links to many files are removed away from the node's thread."""
 
         def close() -> ReadDone:
             files.close()
             return lambda _now_ms: None
 
-        self._tables.start_copy_step(close)
+        self._tables.start_copy_step(channel, close)
 
     def on_ask_rest(self, sender: NodeId, request: AskSnapshotRest, now_ms: int) -> None:
         """Another replica has the first pairs of a table, and needs the others."""
@@ -305,7 +305,7 @@ class SnapshotSender:
             after = same[-1][0] if same else b""
             return partial(self._compared, session, chunks, rest, after, is_done)
 
-        self._tables.start_copy_step(read)
+        self._tables.start_copy_step(session.channel, read)
 
     def _compared(
         self,
@@ -414,7 +414,7 @@ class SnapshotSender:
             made = chunks.read(session.number, number, self._settings.chunk_bytes_max)
             return partial(self._read_done, session, made)
 
-        self._tables.start_copy_step(read)
+        self._tables.start_copy_step(session.channel, read)
 
     def _read_done(self, session: Session, made: Made, now_ms: int) -> None:
         session.is_reading = False
@@ -517,6 +517,6 @@ class SnapshotSender:
 
     def _close(self, session: Session) -> None:
         if isinstance(session.chunks, FileChunks):
-            self._close_files(session.chunks.kept)
+            self._close_files(session.channel, session.chunks.kept)
         elif not session.is_handed_on:
             session.chunks.snapshot.close()

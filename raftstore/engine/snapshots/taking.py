@@ -1,7 +1,7 @@
 """Taking in the chunks of a table, two under way at a time: pairs, or parts of files.
 
 A chunk that is not what it says is asked for again; what it says is written, in order, on the
-thread of copies.
+threads of copies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Receiver(Protocol):
     def step(
         self, transfer: Transfer, work: Callable[[], None], done: Callable[[int], None]
     ) -> None:
-        """Do the work on the thread of copies, then go on; a failure costs this copy."""
+        """Do the work on a thread of copies, then go on; a failure costs this copy."""
 
     def fail(
         self, transfer: Transfer, reason: str, now_ms: int, *, is_copy_good: bool = True
@@ -149,7 +149,7 @@ class ChunkTaking:
 
 
 def _write_pairs(transfer: Transfer, chunk: SnapshotChunk) -> bool:
-    """Write the pairs if they are what the chunk says; thread of copies."""
+    """Write the pairs if they are what the chunk says; a thread of copies."""
     copy, pairs = transfer.copy, list(chunk.pairs)
     assert copy is not None, "chunks are of an offer"
     may_be_empty = transfer.rest is not None and chunk.is_last

@@ -147,11 +147,13 @@ class LevelDbTables:
         on_read: Callable[[ReadDone], None],
         stalls: StallWatch = UNWATCHED,
         clock_s: Callable[[], float] | None = None,
+        requests: Callable[[], int] | None = None,
     ) -> None:
         """Start the apply thread; ``post`` brings the callbacks to the loop thread.
 
         Writes and long reads are noted in ``stalls`` while they are under way (S0.4). By
         ``clock_s``, in seconds, copies give way to a main loop that is late; without it never.
+        ``requests`` counts those of clients: while there are none nobody is given way.
         """
         path = self._home.path
         self._applier.note_writes(stalls, path)
@@ -160,7 +162,7 @@ class LevelDbTables:
         self._merges.note_merges(stalls, path)
         self._copy_steps.note_steps(stalls, path)
         if clock_s is not None:
-            self._copy_steps.give_way_by(clock_s)
+            self._copy_steps.give_way_by(clock_s, requests=requests)
         self.report_to(post=post, on_applied=on_applied, on_failed=on_failed)
         self._on_read = on_read
         self._has_threads = True
@@ -491,16 +493,16 @@ class LevelDbTables:
         self._copies = [each for each in self._copies if not each.is_abandoned] + [copy]
         return copy
 
-    def start_copy_step(self, step: Callable[[], ReadDone]) -> None:
-        """Call ``step`` on the thread of copies; what it returns goes to ``on_read``."""
+    def start_copy_step(self, channel: ChannelId | None, step: Callable[[], ReadDone]) -> None:
+        """Call ``step`` on a thread of copies; what it returns goes to ``on_read``."""
         self._reads.check()
         post = self._post
         assert post is not None, "start comes first"
-        self._copy_steps.start(step, post, self._on_read)
+        self._copy_steps.start(channel, step, post, self._on_read)
 
     @property
     def rested_s(self) -> float:
-        """Seconds that the thread of copies gave way to requests."""
+        """Seconds that the threads of copies gave way to requests."""
         return self._copy_steps.giving_way.rested_s
 
     def install(self, channel: ChannelId, copy: TableCopy, *, keeps_former: bool = False) -> None:

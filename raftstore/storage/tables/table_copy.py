@@ -5,7 +5,7 @@ then brings its write-ahead logs into table files, syncs these and the MANIFEST 
 reports an error of any of it, which its ``compact_range`` does not. Only what is read back from
 that database counts, and only then the file is made that says the copy is whole.
 
-On the thread of copies, but for ``__init__``, ``source`` and ``close``.
+On a thread of copies, but for ``__init__``, ``source`` and ``close``.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class TablesDirectory:
 
     @property
     def rest_times_max(self) -> int:
-        """How many times as long as a step the thread of copies rests at most."""
+        """How many times as long as a step a thread of copies rests at most."""
         return self._settings.rest_times_max
 
     # --- opening ----------------------------------------------------------------------------------

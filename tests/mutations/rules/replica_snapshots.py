@@ -40,7 +40,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.6-no-rests",
         "Copies give no way to a main loop that is late.",
-        Edit("_take_in", "giving_way.took_in(since_s)", "pass"),
+        Edit("CopySteps._take_in", "self.giving_way.took_in(since_s)", "pass"),
         directed(STEPS + "thread_of_copies_rests_before_its_next_step_while_the_main_loop_is_late"),
     ),
     mutation(
@@ -48,10 +48,35 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "Copies rest for the time that they waited for a processor, too.",
         Edit(
             "CopySteps.give_way_by",
-            "GivingWay(times, clock_s, worked_s, self._is_closing.wait)",
-            "GivingWay(times, clock_s, clock_s, self._is_closing.wait)",
+            "GivingWay(self._rest_times_max, clock_s, worked_s, self._is_closing.wait, requests)",
+            "GivingWay(self._rest_times_max, clock_s, clock_s, self._is_closing.wait, requests)",
         ),
         directed(STEPS + "waiting_for_a_processor_is_no_work"),
+    ),
+    mutation(
+        "S6.6-rests-for-nobody",
+        "Copies to a node that nobody asks for anything rest because its main loop is late.",
+        Edit("GivingWay.took_in", "self._is_asked(now_s)", "True"),
+        directed(RESTS + "nothing_rests_where_nobody_asks"),
+    ),
+    mutation(
+        "S6.6-rest-of-another-thread",
+        "A thread of copies rests for what another one worked.",
+        Edit(
+            "GivingWay.__init__",
+            "_Thread()",
+            "__import__('types').SimpleNamespace(rested_at_s=0.0)",
+        ),
+        directed(RESTS + "each_thread_rests_for_what_it_worked_itself"),
+    ),
+    mutation(
+        "S6.4-two-steps-at-once",
+        "Two steps of one copy are done at a time.",
+        Edit("CopySteps.start", "channel in self._queued", "channel in ()"),
+        directed(
+            STEPS + "steps_of_a_channel_are_done_one_after_the_other_and_those_of_another_"
+            "beside_them"
+        ),
     ),
     mutation(
         "S6.6-free-place",

@@ -50,7 +50,11 @@ TABLE_FILES_RULES: tuple[Mutation, ...] = (
     mutation(
         "NATS-169-links-session",
         "Files of a table stay after the session of the replica that copied it.",
-        Edit("SnapshotSender._close", "self._close_files(session.chunks.kept)", "pass"),
+        Edit(
+            "SnapshotSender._close",
+            "self._close_files(session.channel, session.chunks.kept)",
+            "pass",
+        ),
         directed(
             SENT + "files_go_when_nobody_asks_when_all_was_read_and_with_the_channel",
             WORLDS + "files_that_nobody_asks_for_are_let_go",

@@ -109,6 +109,7 @@ class Copy:
 
     def __init__(self, bench: Bench, position: History, pairs: int = 0) -> None:
         self._bench = bench
+        self.channel = CHANNEL
         self.position = position
         self.pairs: list[Pair] = PAIRS[:pairs]
         self.left_to_verify = 2
@@ -297,7 +298,7 @@ class Bench:
             start_files=self._start_files,
             snapshot=self._snapshot,
             table_bytes=lambda channel: 4_321,
-            start_copy_step=self.steps.append,
+            start_copy_step=lambda _channel, step: self.steps.append(step),
             begin_copy=self._begin_copy,
             is_idle=lambda channel: self.is_idle,
             install=lambda channel, copy: self.did.append(f"install {self.name(channel)}"),

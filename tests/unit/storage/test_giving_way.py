@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 
-from raftstore.storage.giving_way import LATE_S, REMEMBERED, REST_S_MAX, GivingWay
+from raftstore.storage.giving_way import ASKED_S, LATE_S, REMEMBERED, REST_S_MAX, GivingWay
 
 TIMES = 3
 
@@ -12,10 +14,15 @@ TIMES = 3
 class Bench:
     """A thread with a clock that goes on where it waits, and one that goes on where it works."""
 
-    def __init__(self, rest_times_max: int = TIMES) -> None:
+    def __init__(self, rest_times_max: int = TIMES, requests: list[int] | None = None) -> None:
+        """``requests``: how many there were; without it there always are some."""
         self.now_s, self.worked_s = 100.0, 7.0
         self.giving_way = GivingWay(
-            rest_times_max, lambda: self.now_s, lambda: self.worked_s, self._wait
+            rest_times_max,
+            lambda: self.now_s,
+            lambda: self.worked_s,
+            self._wait,
+            None if requests is None else lambda: requests[0],
         )
         self.giving_way.rest()
 
@@ -79,3 +86,40 @@ def test_one_turn_in_time_does_not_end_the_rests() -> None:
 def test_without_rests_nobody_is_given_way() -> None:
     """The setting at 0."""
     assert Bench(0).step(0.05, 1.0) == 0
+
+
+def test_nothing_rests_where_nobody_asks() -> None:
+    """The main loop of a node that gets its tables anew is late by their chunks alone; a rest for
+    those would only have the copy take longer."""
+    requests = [0]
+    bench = Bench(requests=requests)
+    assert bench.step(0.004, 1.0) == 0
+    requests[0] += 1
+    assert bench.step(0.004, 1.0) == pytest.approx(TIMES * 0.004)
+
+
+def test_requests_are_expected_for_a_while_behind_the_last_one() -> None:
+    """Steps take milliseconds: that there was no request since the last one says little."""
+    requests = [1]
+    bench = Bench(requests=requests)
+    assert bench.step(0.004, 1.0) == pytest.approx(TIMES * 0.004)
+    assert bench.step(0.004, 1.0) == pytest.approx(TIMES * 0.004), "asked a moment ago"
+    bench.now_s += ASKED_S
+    late_s, rested = 1.0, 0
+    while bench.step(0.004, 1.0):
+        rested += 1
+        late_s *= REMEMBERED
+        assert late_s > LATE_S, "it fades, whatever the main loop does"
+    assert rested > 0
+
+
+def test_each_thread_rests_for_what_it_worked_itself() -> None:
+    """Two threads share the rests of a node: one is not charged with the work of the other."""
+    bench = Bench()
+    bench.step(0.004, 1.0)
+    worked_s, bench.worked_s = bench.worked_s, 1_000.0
+    other = Thread(target=bench.giving_way.rest)
+    other.start()
+    other.join()
+    bench.worked_s = worked_s + 0.001
+    assert bench.giving_way.rest_s() == pytest.approx(TIMES * 0.001)

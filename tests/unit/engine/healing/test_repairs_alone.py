@@ -78,7 +78,7 @@ class Bench:
         self.tables: Any = SimpleNamespace(
             is_idle=lambda _: self.is_idle,
             begin_copy=lambda channel, history: self.calls.append((channel, history)) or copy,
-            start_copy_step=self.steps.append,
+            start_copy_step=lambda _channel, step: self.steps.append(step),
             install=lambda *of, keeps_former: self.calls.append(("install", *of, keeps_former)),
         )
 

@@ -26,7 +26,9 @@ class Bench:
         self.told: list[tuple[str, dict[str, Any]]] = []
         verifying = SimpleNamespace(step=lambda _place, _bytes: lambda: LogStep(None, 10, DAMAGE))
         log: Any = SimpleNamespace(verifying=verifying, floor=lambda: self.floor)
-        tables: Any = SimpleNamespace(start_copy_step=self.steps.append)
+        tables: Any = SimpleNamespace(
+            start_copy_step=lambda _channel, step: self.steps.append(step)
+        )
         self.scrubber = Scrubber(
             {}, log, tables, ScrubSettings(), lambda name, **about: self.told.append((name, about)),
             on_log_damage=lambda damage, _now_ms: self.found.append(damage),

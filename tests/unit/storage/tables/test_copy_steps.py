@@ -1,4 +1,4 @@
-"""The thread of copies: it rests between two steps while the main loop is late."""
+"""The threads of copies: one step of a channel at a time, rests while the main loop is late."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from raftstore.ports.tables import ReadDone
 from raftstore.storage.giving_way import LATE_S
 from raftstore.storage.tables.copy_steps import CopySteps
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.types import EMPTY_HISTORY
+from raftstore.types import EMPTY_HISTORY, ChannelId
 from tests.storage_helpers import CHANNEL, SMALL, STORE_UUID
+
+OTHER = ChannelId(b"o" * len(CHANNEL))
 
 
 class Bench:
@@ -39,13 +41,45 @@ class Bench:
             self.worked_s += took_s
             return lambda _now_ms: self.taken.append(number)
 
-        self.steps.start(step, self.posted.put, lambda done: done(0))
+        self.steps.start(CHANNEL, step, self.posted.put, lambda done: done(0))
 
     def take_in(self, late_s: float) -> None:
         """The main loop comes by so long after the step has ended."""
         result = self.posted.get(timeout=20)
         self.now_s += late_s
         result()
+
+
+def test_steps_of_a_channel_are_done_one_after_the_other_and_those_of_another_beside_them() -> None:
+    """A table is written, made durable and read back in that order, whichever thread does it."""
+    posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    steps = CopySteps(lambda error: None, 3)
+    begun: SimpleQueue[str] = SimpleQueue()
+    goes_on = {name: Event() for name in ("first", "second", "other", "of none")}
+
+    def start(channel: ChannelId | None, name: str) -> None:
+        def step() -> ReadDone:
+            begun.put(name)
+            assert goes_on[name].wait(20)
+            return lambda _now_ms: None
+
+        steps.start(channel, step, posted.put, lambda done: done(0))
+
+    start(CHANNEL, "first")
+    start(CHANNEL, "second")
+    start(OTHER, "other")
+    start(None, "of none")
+    assert {begun.get(timeout=20), begun.get(timeout=20)} == {"first", "other"}
+    goes_on["other"].set()
+    assert begun.get(timeout=20) == "of none", "the second waits for the first"
+    goes_on["first"].set()
+    for _ in range(2):
+        posted.get(timeout=20)()
+    assert begun.get(timeout=20) == "second", "what the first one found is taken in"
+    for name in ("second", "of none"):
+        goes_on[name].set()
+        posted.get(timeout=20)()
+    steps.close()
 
 
 def test_thread_of_copies_rests_before_its_next_step_while_the_main_loop_is_late() -> None:
@@ -70,18 +104,26 @@ def test_tables_give_way_as_their_settings_and_their_clock_say(tmp_path: Path, t
     settings = replace(SMALL, rest_times_max=times)
     LevelDbTables.create(tmp_path, STORE_UUID, settings)
     tables = LevelDbTables.open(tmp_path, STORE_UUID, settings)
+    requests = [0]
     tables.start(
         post=posted.put,
         on_applied=lambda *_: None,
         on_failed=lambda error: None,
         on_read=lambda done: done(0),
         clock_s=lambda: now_s[0],
+        requests=lambda: requests[0],
     )
 
-    tables.start_copy_step(lambda: lambda _now_ms: None)
-    late = posted.get(timeout=20)
-    now_s[0] += 100 * LATE_S
-    late()
+    def take_in_late() -> None:
+        tables.start_copy_step(CHANNEL, lambda: lambda _now_ms: None)
+        late = posted.get(timeout=20)
+        now_s[0] += 100 * LATE_S
+        late()
+
+    take_in_late()
+    assert tables._copy_steps.giving_way.rest_s() == 0, "nobody asks this node for anything"
+    requests[0] += 1
+    take_in_late()
     assert (tables._copy_steps.giving_way.rest_s() > 0) == (times > 0)
     copy = tables.begin_copy(CHANNEL, EMPTY_HISTORY)
     assert copy.give_way == tables._copy_steps.give_way

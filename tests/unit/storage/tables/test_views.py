@@ -201,7 +201,7 @@ def test_no_read_begins_after_the_end(tmp_path: Path) -> None:
     snapshots.close()
     worker = snapshots._worker
     assert worker is not None
-    assert not worker._thread.is_alive()
+    assert not any(thread.is_alive() for thread in worker._threads)
     assert told in (["read", "told"], [])
 
 
