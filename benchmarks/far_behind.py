@@ -3,9 +3,10 @@
 First from the logs of the others (the default settings keep them for it), then by copied tables:
 there the logs were trimmed and the node's tables are empty. It is back when each of its channels
 follows in the mode ``steady``, less than half a second of writes behind. The same rows sent through
-a socket into one plain LevelDB say what copying them takes without replication. Beside it: writers'
-rate, failed calls, time of writes and gets before and meanwhile, and the memory of all nodes: their
-own, and with the table files that LevelDB has mapped, which the kernel takes back when it likes.
+a socket into one plain LevelDB say what copying them takes without replication: beside the same
+writers, as the node has to, and on a machine that does nothing else. Further: writers' rate, failed
+calls, time of writes and gets before and meanwhile, and the memory of all nodes: their own, and
+with the table files that LevelDB has mapped, which the kernel takes back when it likes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -54,6 +56,7 @@ PATIENCE_S: Final = 240.0
 SYNC_BYTES: Final = 8 << 20
 """The plain copy syncs after so many bytes, as a node's log does in its group commits at most."""
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+COPIES: Final = 3
 GOAL_COPY: Final = 1.5
 GOAL_MIB: Final = 256
 GOAL_FALL: Final = 0.2
@@ -102,16 +105,21 @@ def run(tiny: bool, *, rows: int | None, rounds: int | None) -> dict[str, Any]: 
     del rounds
     rows = rows or (TINY_ROWS if tiny else ROWS)
     copied_s = plain_copy_s(rows)
-    figures: dict[str, Any] = {"rows missed": rows, "plain copy of as many, s": round(copied_s, 2)}
+    figures: dict[str, Any] = {
+        "rows missed": rows,
+        "plain copy of as many alone, s": round(copied_s, 2),
+    }
     for way, settings in WAYS.items():
         environment = dict.fromkeys(NAMES, settings)
         with LocalCluster(environment=environment) as cluster:
             found = run_client(_Return(cluster, rows).measure())
             log = cluster.log_file(AWAY).read_text(encoding="utf-8", errors="replace")
-        seconds = found.pop("seconds")
+        seconds, beside_s = found.pop("seconds"), found.pop("beside")
         figures |= {
             f"{way}: steady after, s": round(seconds, 2),
-            f"{way}: / plain copy, goal {GOAL_COPY}": round(seconds / copied_s, 2),
+            f"{way}: plain copy beside the same writers, s": round(beside_s, 2),
+            f"{way}: / that copy, goal {GOAL_COPY}": round(seconds / beside_s, 2),
+            f"{way}: / plain copy alone": round(seconds / copied_s, 2),
             f"{way}: tables copied": log.count("replica_snapshot_finished"),
         }
         figures |= {f"{way}: {name}": value for name, value in found.items()}
@@ -142,6 +150,7 @@ class _Return:
             async with self._clients():
                 await asyncio.sleep(CALM_S / 5)
                 calm, calm_s = await self._span(asyncio.sleep(CALM_S))
+                beside_s = await plain_copy_beside(self._rows)
                 self._memory.clear()
                 back = self._until(client, self._is_back)
                 self._cluster.start(AWAY)
@@ -149,6 +158,7 @@ class _Return:
         before, now = calm.rows / calm_s, meanwhile.rows / seconds
         return {
             "seconds": seconds,
+            "beside": beside_s,
             "writers' rows/s before, meanwhile": (round(before), round(now)),
             f"writers' fall, goal {GOAL_FALL}": round(1 - now / before, 3),
             "failed calls before, meanwhile": (calm.failed, meanwhile.failed),
@@ -307,6 +317,18 @@ def plain_copy_s(rows: int, value_bytes: int = VALUE_BYTES) -> float:
         seconds = time.perf_counter() - began
         receiver.join()
     return seconds
+
+
+async def plain_copy_beside(rows: int, value_bytes: int = VALUE_BYTES) -> float:
+    """The same in processes of their own, while clients here go on; the median of COPIES."""
+    loop = asyncio.get_running_loop()
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawning) as process:
+        taken = [
+            await loop.run_in_executor(process, plain_copy_s, rows, value_bytes)
+            for _ in range(COPIES)
+        ]
+    return statistics.median(taken)
 
 
 def _receive(there: socket.socket, directory: str) -> None:

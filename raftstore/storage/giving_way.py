@@ -28,7 +28,7 @@ ASKED_S: Final = 0.1
 
 
 class _Thread(local):
-    """What is known of one of the threads."""
+    """A thread, as far as its rests concern it."""
 
     rested_at_s = 0.0
     """What it had worked when it rested last."""
