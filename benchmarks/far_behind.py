@@ -150,6 +150,7 @@ class _Return:
             async with self._clients():
                 await asyncio.sleep(CALM_S / 5)
                 calm, calm_s = await self._span(asyncio.sleep(CALM_S))
+                self._seen = Seen()  # no figure is about the time of that copy
                 beside_s = await plain_copy_beside(self._rows)
                 self._memory.clear()
                 back = self._until(client, self._is_back)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from raftstore.types import ChannelId, NodeId
 
@@ -28,9 +28,15 @@ class Attempts:
         a base first and for a table then, which a base may need (S6.6)."""
         return channel in self._unfilled and self.failed(channel) % 2 == 0
 
-    def source(self, channel: ChannelId, sources: Sequence[NodeId]) -> NodeId:
-        """The one whose turn it is."""
+    def source(
+        self, channel: ChannelId, sources: Sequence[NodeId], sending: Mapping[NodeId, int]
+    ) -> NodeId:
+        """The one whose turn it is: first the one that sends the fewest tables here (``sending``),
+        of those the first, so that no node sends all while another one, which leads the channels,
+        sends nothing; behind a failure one after the other."""
         turn = self.failed(channel) // (2 if channel in self._unfilled else 1)
+        if not turn:
+            return min(sources, key=lambda node: sending.get(node, 0))
         return sources[turn % len(sources)]
 
     def failed(self, channel: ChannelId) -> int:

@@ -7,12 +7,13 @@ trimming of its leader's log, and its copy would have been in vain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
 from raftstore.engine.snapshots.transfer import Transfer
-from raftstore.types import ChannelId
+from raftstore.types import ChannelId, NodeId
 
 BASES_MAX: Final = 16
 """Channels that take a base at a time."""
@@ -34,6 +35,10 @@ class Places:
         """Whether one more has to wait."""
         taken = sum(each.is_for_base == for_base for each in self._transfers.values())
         return taken >= (BASES_MAX if for_base else self._tables_max)
+
+    def sending(self) -> Counter[NodeId]:
+        """How many tables come from each node now."""
+        return Counter(each.source for each in self._transfers.values() if not each.is_for_base)
 
     def wait(self, channel: ChannelId, *, for_base: bool) -> None:
         """The channel found no place."""

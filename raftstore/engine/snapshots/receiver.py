@@ -8,7 +8,7 @@ that leaves both as they were, and is tried again.
 A copy whose sender goes away, or that an earlier life of this node began, is gone on with: what is
 there is read back, and each replica is asked for the rest that has a table of the same position and
 with the same first pairs. If none has, it is begun anew. Tables are asked of followers first, so
-that the leader is spared; a base comes from the leader.
+that the leader is spared, but evenly of all nodes; a base comes from the leader.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class SnapshotReceiver:
         if pause_ms:
             self.deadlines.push(channel, now_ms + pause_ms)
             return
-        source = self._attempts.source(channel, sources)
+        source = self._attempts.source(channel, sources, self._places.sending())
         self.transfers[channel] = transfer = Transfer(runner, source, for_base, started_ms=now_ms)
         self._await_disk(transfer, now_ms)
         self._tables.start_barrier(runner.channel, partial(self._on_barrier, transfer))

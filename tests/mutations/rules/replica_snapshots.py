@@ -18,6 +18,7 @@ COPY = "tests/unit/storage/tables/test_table_copy.py::test_"
 DATABASES = "tests/unit/storage/tables/test_table_databases.py::test_"
 STEPS = "tests/unit/storage/tables/test_copy_steps.py::test_"
 RESTS = "tests/unit/storage/test_giving_way.py::test_"
+ATTEMPTS = "tests/unit/engine/snapshots/test_attempts.py::test_"
 COPIES = "tests/unit/storage/tables/test_table_copies.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
@@ -52,6 +53,12 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
             "GivingWay(self._rest_times_max, clock_s, clock_s, self._is_closing.wait, requests)",
         ),
         directed(STEPS + "waiting_for_a_processor_is_no_work"),
+    ),
+    mutation(
+        "S6.6-one-sends-all",
+        "All tables are asked of one node while another one sends nothing.",
+        Edit("Attempts.source", "not turn", "False"),
+        directed(ATTEMPTS + "tables_come_evenly_from_all_nodes"),
     ),
     mutation(
         "S6.6-rests-for-nobody",

@@ -37,6 +37,12 @@ def test_tables_and_bases_are_bounded_each_by_itself() -> None:
     assert (places.is_full(for_base=False), places.is_full(for_base=True)) == (False, True)
 
 
+def test_tables_are_counted_by_the_node_they_come_from() -> None:
+    """A base is one message, and burdens nobody."""
+    transfers = {name(1): transfer(for_base=False), name(2): transfer(for_base=True)}
+    assert Places(transfers, 2).sending() == {NodeId(2): 1}
+
+
 def test_those_that_wait_longest_are_first_and_only_for_what_they_wait() -> None:
     """Some more than one, for the first may have no use for it any more."""
     places = Places({}, 1)
