@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -115,10 +116,13 @@ def run(tiny: bool, *, rows: int | None, rounds: int | None) -> dict[str, Any]: 
             found = run_client(_Return(cluster, rows).measure())
             log = cluster.log_file(AWAY).read_text(encoding="utf-8", errors="replace")
         seconds, beside_s = found.pop("seconds"), found.pop("beside")
+        start_s = _opened_at(log) - found.pop("began at")
         figures |= {
             f"{way}: steady after, s": round(seconds, 2),
+            f"{way}: of that the start of the process, s": round(start_s, 2),
             f"{way}: plain copy beside the same writers, s": round(beside_s, 2),
             f"{way}: / that copy, goal {GOAL_COPY}": round(seconds / beside_s, 2),
+            f"{way}: / that copy, without the start": round((seconds - start_s) / beside_s, 2),
             f"{way}: / plain copy alone": round(seconds / copied_s, 2),
             f"{way}: tables copied": log.count("replica_snapshot_finished"),
         }
@@ -153,6 +157,7 @@ class _Return:
                 self._seen = Seen()  # no figure is about the time of that copy
                 beside_s = await plain_copy_beside(self._rows)
                 self._memory.clear()
+                began_at = time.time()
                 back = self._until(client, self._is_back)
                 self._cluster.start(AWAY)
                 meanwhile, seconds = await self._span(back)
@@ -160,6 +165,7 @@ class _Return:
         return {
             "seconds": seconds,
             "beside": beside_s,
+            "began at": began_at,
             "writers' rows/s before, meanwhile": (round(before), round(now)),
             f"writers' fall, goal {GOAL_FALL}": round(1 - now / before, 3),
             "failed calls before, meanwhile": (calm.failed, meanwhile.failed),
@@ -277,6 +283,12 @@ class _Return:
             mib = PAGE_BYTES / (1 << 20)
             return Memory((resident - of_files) * mib, resident * mib)
         return Memory(0.0, 0.0)
+
+
+def _opened_at(log: str) -> float:
+    """When the node was there for the last time, in seconds since 1970, by its own log."""
+    line = [line for line in log.splitlines() if ' event="started" ' in line][-1]
+    return datetime.fromisoformat(line.split(maxsplit=1)[0]).timestamp()
 
 
 def _channels(status: ClusterStatus, name: str) -> list[dict[str, Any]]:
