@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -305,8 +306,12 @@ def _p99(times: list[float]) -> float:
 # --- the same bytes without replication -----------------------------------------------------------
 
 
-def plain_copy_s(rows: int, value_bytes: int = VALUE_BYTES) -> float:
-    """Seconds to send the rows to another process that writes and syncs them to one LevelDB."""
+def plain_copy_s(rows: int, value_bytes: int = VALUE_BYTES, *, in_order: bool = False) -> float:
+    """Seconds to send the rows to another process that writes and syncs them to one LevelDB.
+
+    ``in_order``: of their keys; LevelDB has less to do then. Otherwise keys come as those of the
+    measured table were written, at random.
+    """
     here, there = socket.socketpair()
     with tempfile.TemporaryDirectory(prefix="raftstore-copy-") as directory, here:
         receiver = multiprocessing.get_context("spawn").Process(
@@ -322,8 +327,11 @@ def plain_copy_s(rows: int, value_bytes: int = VALUE_BYTES) -> float:
         began = time.perf_counter()
         for number in range(rows // CHUNK_ROWS):
             # the same values again, but other keys: drawing them is not what is measured
-            prefix = number.to_bytes(8, "big")
-            rows_now = [(prefix + key[8:], value) for key, value in chunks[number % 16]]
+            of_chunk = number.to_bytes(8, "big")
+            if in_order:
+                rows_now = [(of_chunk + key[8:], value) for key, value in chunks[number % 16]]
+            else:
+                rows_now = [(key[8:] + of_chunk, value) for key, value in chunks[number % 16]]
             here.sendall(msgpack.packb(rows_now))
         here.shutdown(socket.SHUT_WR)
         assert here.recv(1) == b"d", "the receiver failed"
@@ -332,15 +340,15 @@ def plain_copy_s(rows: int, value_bytes: int = VALUE_BYTES) -> float:
     return seconds
 
 
-async def plain_copy_beside(rows: int, value_bytes: int = VALUE_BYTES) -> float:
+async def plain_copy_beside(
+    rows: int, value_bytes: int = VALUE_BYTES, *, in_order: bool = False
+) -> float:
     """The same in processes of their own, while clients here go on; the median of COPIES."""
     loop = asyncio.get_running_loop()
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawning) as process:
-        taken = [
-            await loop.run_in_executor(process, plain_copy_s, rows, value_bytes)
-            for _ in range(COPIES)
-        ]
+        copy = partial(plain_copy_s, rows, value_bytes, in_order=in_order)
+        taken = [await loop.run_in_executor(process, copy) for _ in range(COPIES)]
     return statistics.median(taken)
 
 

@@ -41,7 +41,7 @@ GOAL_COPY: Final = 1.5
 def run(tiny: bool, *, rows: int | None, rounds: int | None) -> dict[str, Any]:  # noqa: FBT001
     """Seconds, and how many times as long as the plain copy that is."""
     rows = rows or (TINY_ROWS if tiny else ROWS)
-    copied_s = plain_copy_s(rows, VALUE_BYTES)
+    copied_s = plain_copy_s(rows, VALUE_BYTES, in_order=True)
     with LocalCluster(nodes=3) as cluster:
         found = asyncio.run(_measure(cluster, rows, NAMES[: rounds or 1]))
     beside_s = found[BESIDE]
@@ -63,7 +63,7 @@ async def _measure(cluster: LocalCluster, rows: int, names: tuple[str, ...]) -> 
         asyncio.create_task(read_at_rate(client, TABLE, reads, {"max_lag": 100_000})),
     ]
     await asyncio.sleep(2.0)
-    beside_s = await plain_copy_beside(rows, VALUE_BYTES)
+    beside_s = await plain_copy_beside(rows, VALUE_BYTES, in_order=True)
     lost = [await _lose(cluster, client, name, writes, reads) for name in names]
     for task in tasks:
         task.cancel()
