@@ -17,7 +17,6 @@ from raftstore.state_machines.state_keys import (
     MACHINE_LIMITS,
     RESULTS,
     RESULTS_END,
-    packed,
     read_state,
     result_key,
     unpacked,
@@ -111,10 +110,9 @@ class Results:
         self._kept = None
 
     def put(
-        self, head: MachineHead, seq: Seq, result: KeptResult, state: StateReader
+        self, head: MachineHead, seq: Seq, stored: bytes, state: StateReader
     ) -> tuple[MachineHead, list[tuple[bytes, bytes | None]]]:
-        """Keep one more: the head, and what is to be written."""
-        stored = packed(result)
+        """Keep one more, as it is stored: the head, and what is to be written."""
         writes: list[tuple[bytes, bytes | None]] = [(result_key(seq), stored)]
         count, size = head.results + 1, head.result_bytes + len(stored)
         first = head.first_result or seq
@@ -129,9 +127,7 @@ class Results:
             first = Seq(kept[0][0])
         elif self._kept is not None:
             self._kept.append((seq, len(stored)))
-        head = msgspec.structs.replace(
-            head, results=count, result_bytes=size, first_result=first, seq=seq
-        )
+        head = msgspec.structs.replace(head, results=count, result_bytes=size, first_result=first)
         return head, writes
 
     def _all(self, state: StateReader) -> deque[tuple[int, int]]:

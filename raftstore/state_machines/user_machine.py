@@ -398,9 +398,12 @@ class UserMachine(CommandMachine):
         record: Record,
         view: RecordView,
         room: _Room | None = None,
+        *,
+        is_shared: bool = False,
     ) -> ApplyResult:
         """``room``: of the record that it shares; a command that goes over it is crowded out, and
-        so are all behind, for they come in the order in which they were begun."""
+        so are all behind, for they come in the order in which they were begun. ``is_shared``: the
+        head is left to ``_commands``, which writes it once behind all of them."""
         seq, in_memory = record.last_seq, isinstance(machine, MemoryMachine)
         seen = as_the_machine_sees(record, self._origin, head)
         bytes_max = COMMAND_WRITE_BYTES_MAX if self._is_limited(seen.last_seq) else UNBOUNDED
@@ -418,9 +421,11 @@ class UserMachine(CommandMachine):
                 kept = CROWDED if room.left < 0 else kept
         if isinstance(changes, CommandState):
             changes.end()
-        head = replace(head, commands=head.commands + 1, time_ms=seen.timestamp_ms)
-        head, beside = self._results.put(head, seq, kept, view.state)
-        head = replace(head, seq=seen.last_seq)
+        stored = packed(kept)
+        head, beside = self._results.put(head, seq, stored, view.state)
+        head = replace(
+            head, commands=head.commands + 1, time_ms=seen.timestamp_ms, seq=seen.last_seq
+        )
         writes: Iterable[tuple[bytes, bytes | None]] = ()
         # A command that is rejected leaves nothing but its result.
         if isinstance(changes, CommandState) and not kept.is_rejected:
@@ -428,10 +433,11 @@ class UserMachine(CommandMachine):
             writes = [(key, None if value is None else seal(key, value)) for key, value in written]
         if isinstance(machine, MemoryMachine) and not kept.is_skipped:
             head = self._note(machine, head, seen, beside)
-        beside.append((MACHINE_HEAD, packed(head)))
+        if not is_shared:
+            beside.append((MACHINE_HEAD, packed(head)))
         self._head = head
         self._skips.discard(seq)
-        return ApplyResult(writes, state_writes=beside, answer=packed(kept))
+        return ApplyResult(writes, state_writes=beside, answer=stored)
 
     def _commands(self, machine: UserStateMachine, record: Record, view: RecordView) -> ApplyResult:
         """One after the other, each as if it had a record of its own; written together, or none."""
@@ -440,7 +446,7 @@ class UserMachine(CommandMachine):
         for each in commands_in(record):
             assert self._head is not None, "a command is applied before the head is known"
             try:
-                result = self._command(machine, self._head, each, over, room)
+                result = self._command(machine, self._head, each, over, room, is_shared=True)
             except _FailedError as failed:
                 self.forget()
                 self._skips = skips  # those before it were not applied either
@@ -449,6 +455,8 @@ class UserMachine(CommandMachine):
                 return ApplyResult((), failure=str(failed), failed_at=at)
             over.take(each.last_seq, result)
             ends.append(result.answer or b"")
+        assert self._head is not None, "each command left one"
+        over.state.written[MACHINE_HEAD] = packed(self._head)
         return ApplyResult(
             tuple(over.rows.items()),
             state_writes=tuple(over.state.written.items()),

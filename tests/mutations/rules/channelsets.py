@@ -196,10 +196,20 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "A command does not see what those before it in the record wrote.",
         Edit(
             "UserMachine._commands",
-            "self._command(machine, self._head, each, over, room)",
-            "self._command(machine, self._head, each, view)",
+            "self._command(machine, self._head, each, over, room, is_shared=True)",
+            "self._command(machine, self._head, each, view, room, is_shared=True)",
         ),
         directed(SHARED + "a_command_sees_what_those_before_it_in_the_record_wrote_and_removed"),
+    ),
+    mutation(
+        "S10-shared-head",
+        "The head is not in the batch of the commands that share a record.",
+        Edit(
+            "UserMachine._commands",
+            "over.state.written[MACHINE_HEAD] = packed(self._head)",
+            "pass",
+        ),
+        directed(SHARED + "results_are_removed_within_a_record_oldest_first"),
     ),
     mutation(
         "S10-shared-half",
