@@ -451,8 +451,8 @@ class RetentionSettings:
     log_bytes_max: int = 1024 * MIB
     """The same; above it nothing is kept for slow replicas and readers any more."""
     slow_replica_bytes: int = 512 * MIB
-    """Log of a channel that is kept for a replica that is behind, dead or unheard of; beyond it the
-    replica needs a replica snapshot."""
+    """Log of a channel that is kept for a replica that is behind, dead or unheard of; beyond it, or
+    beyond 64 MiB and twice what its table takes, the replica needs a replica snapshot."""
     reader_bytes: int = 256 * MIB
     """Log of a channel that is kept for a reader of its changes that is behind; beyond it the
     reader learns that what it wants is gone."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from raftstore.config import RetentionSettings
+from raftstore.config import MIB, RetentionSettings
 from raftstore.core.quorum import rows_seq
 from raftstore.engine.channel.outbox import Outbox
 from raftstore.engine.channel.proposals import Proposals
@@ -34,7 +34,8 @@ APPLIED: Final = "applied"
 OPEN_ATTEMPTS: Final = "open_attempts"
 """Staged rows of a micro-batch that may still be applied; bounded by ``batch.attempt_ttl_ms``."""
 SLOW_REPLICA: Final = "slow_replica"
-"""A replica that has applied no more; bounded by ``retention.slow_replica_bytes``."""
+"""A replica that has applied no more; bounded by ``retention.slow_replica_bytes``, and where it is
+less by what its table costs."""
 TRANSFER: Final = "replica_snapshot"
 """A replica that takes a snapshot here and needs the records behind it; bounded by
 ``snapshot.session_ms`` without a question, and like a slow replica."""
@@ -54,6 +55,12 @@ BASE_SIZE: Final = "base_size"
 """The base would be larger than a log or a message can hold."""
 
 GIVEN_UP: Final = "retention_floor_given_up"
+
+SHORT_LOG_BYTES: Final = 64 * MIB
+"""So much log is soon sent, however small the table is."""
+TABLES_LONG: Final = 2
+"""Log of more than so many times the bytes of the table takes a replica longer than a copy of it:
+each record goes through its log and LevelDB, while a table comes in the files that it has."""
 
 NOT_HEARD: Final[Mapping[NodeId, ChannelPosition]] = MappingProxyType({})
 
@@ -108,6 +115,7 @@ class Floors:
     def __init__(self, parts: RetentionParts) -> None:
         self._me = parts.me
         self._log = parts.log
+        self._tables = parts.tables
         self._readers = parts.readers
         self._settings = parts.settings
         self._watch = parts.watch
@@ -176,6 +184,7 @@ class Floors:
         records."""
         known = self._watch.positions.get(runner.channel, NOT_HEARD)
         progress = runner.core.progress()
+        bytes_max = self._slow_bytes_max(runner)
         for node in runner.core.config().members:
             if node == self._me:
                 continue
@@ -184,7 +193,17 @@ class Floors:
             seq = runner.core.base.seq if position is None else position.applied_seq
             if reported is not None and reported.heard_ms is not None:
                 seq = max(seq, reported.applied_seq)  # a leader gets it with each acknowledgement
-            yield Floor(SLOW_REPLICA, node_name(node), seq, self._settings.slow_replica_bytes)
+            yield Floor(SLOW_REPLICA, node_name(node), seq, bytes_max)
+
+    def _slow_bytes_max(self, runner: ChannelRunner) -> int:
+        """Log that is kept for a replica that is behind: none that costs it more than a copy of the
+        table does. A witness has no table, and cannot say what one costs."""
+        most = self._settings.slow_replica_bytes
+        if most <= SHORT_LOG_BYTES or not runner.has_rows:
+            return most
+        return min(
+            most, max(SHORT_LOG_BYTES, TABLES_LONG * self._tables.table_bytes(runner.channel))
+        )
 
     def rows_seq(self, runner: ChannelRunner, limit: Seq) -> Seq:
         """W6: up to where, and not above ``limit``, a witness here is not needed. What a voter with

@@ -21,6 +21,16 @@ BARRIERS = "tests/unit/storage/tables/test_barriers.py::test_"
 
 TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(
+        "S6.6-dear-log",
+        "A log many times as large as the table is kept for a replica that is behind.",
+        Edit(
+            "Floors._slow_replicas",
+            "self._slow_bytes_max(runner)",
+            "self._settings.slow_replica_bytes",
+        ),
+        directed(FLOORS + "no_log_is_kept_for_a_replica_that_a_copy_of_the_table_is_cheaper_for"),
+    ),
+    mutation(
         "S6.4-barrier-write",
         "A flush that failed counts as one that did not, since LevelDB raises nothing for it.",
         Edit(

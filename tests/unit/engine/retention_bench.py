@@ -140,7 +140,7 @@ class Bench:
         self.barriers: list[tuple[ChannelId, Callable[[Barrier, int], None]]] = []
         self.asked: list[tuple[ChannelId, tuple[bool, ...], Callable[[MergeStep, int], None]]] = []
         """Merges: of which channel, whether quiet and urgent, and to whom the answer goes."""
-        self.queued_bytes = 0
+        self.queued_bytes = self.table_bytes = 0
         self.events: list[tuple[str, dict[str, object]]] = []
         self.trims: list[tuple[str, int]] = []
         self.trim_works = True
@@ -215,6 +215,7 @@ class Bench:
                 (channel, tuple(how.values()), done)
             ),
             queued_bytes=lambda: self.queued_bytes,
+            table_bytes=lambda channel: self.table_bytes,
         )
 
     def watch(self) -> SimpleNamespace:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from raftstore.engine.retention.floors import Floor
+from raftstore.engine.retention.floors import SHORT_LOG_BYTES, Floor
 from raftstore.types import ChannelConfig, MemberRole, NodeId, ReplicaNumber, Seq, Term
-from tests.unit.engine.retention_bench import CHANNEL, OTHER, A, B, Bench, C
+from tests.unit.engine.retention_bench import CHANNEL, OTHER, RECORD_BYTES, A, B, Bench, C
 
 
 def floors(bench: Bench) -> dict[str, tuple[str, int, int | None, bool]]:
@@ -163,6 +163,30 @@ def test_floor_is_given_up_beyond_its_bytes_once_and_with_its_owner() -> None:
     assert slow(bench, "n3") == (10, True)
     assert bench.retention.floors.given_up_total == 2
     assert len(bench.told()) == 1
+
+
+@pytest.mark.parametrize(
+    ("table_bytes", "has_rows", "kept_bytes"),
+    [
+        (0, True, SHORT_LOG_BYTES),
+        (SHORT_LOG_BYTES, True, 2 * SHORT_LOG_BYTES),
+        (10 * SHORT_LOG_BYTES, True, 3 * SHORT_LOG_BYTES),
+        (0, False, 3 * SHORT_LOG_BYTES),
+    ],
+)
+def test_no_log_is_kept_for_a_replica_that_a_copy_of_the_table_is_cheaper_for(
+    table_bytes: int, has_rows: bool, kept_bytes: int
+) -> None:
+    """Ten megabytes that were overwritten for an hour come as ten megabytes; what is soon sent is
+    kept, however small the table is, and nothing above the setting. A witness has no table."""
+    bench = Bench(slow_replica_bytes=3 * SHORT_LOG_BYTES)
+    bench.table_bytes, bench.mine.has_rows = table_bytes, has_rows
+    bench.mine.core.known_configs = tuple
+    bench.heard(B, 10)
+    bench.grow(10 + kept_bytes // RECORD_BYTES)
+    assert slow(bench) == (10, False)
+    bench.grow(11 + kept_bytes // RECORD_BYTES)
+    assert slow(bench) == (10, True)
 
 
 def test_floor_that_came_nearer_counts_again() -> None:
