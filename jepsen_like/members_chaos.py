@@ -203,7 +203,7 @@ class Changes:
         """Every table to so many replicas, on nodes that are drawn; some orders are cancelled and
         given again."""
         for channel in [each.channel for each in self._replicas() if each is not NOTHING]:
-            voters = self._rng.sample(self._members(), replicas)
+            voters = self._rng.sample(self._members(replicas), replicas)
             known = next((each for each in self._replicas() if each.channel == channel), None)
             if known is None:
                 continue  # the table went with its workload
@@ -280,9 +280,15 @@ class Changes:
     def _replicas(self) -> Sequence[ReplicaChange]:
         return self._until("list", lambda: self._operator.replicas() or (NOTHING,))
 
-    def _members(self) -> list[str]:
-        """By the time of their coming."""
-        return self._until("members", self._operator.names)
+    def _members(self, at_least: int = 1) -> list[str]:
+        """By the time of their coming. A node that was down a moment ago may answer, whose catalog
+        does not name those that joined meanwhile."""
+
+        def enough() -> list[str]:
+            names = self._operator.names()
+            return names if len(names) >= at_least else []
+
+        return self._until("members", enough)
 
     def _is_whole(self) -> bool:
         """Every replica of every table and of the catalog is on a live node, and no order open."""

@@ -429,6 +429,12 @@ class NodeProcess:
         if runner is not None:
             runner.on_peer_lost(peer, monotonic_ms(), refused=refused)
 
+    def on_stranger(self, node: NodeId, advertise: str) -> None:
+        """A peer of this cluster was refused, since this node does not know it."""
+        runner = self._in_turn()
+        if runner is not None:
+            runner.controller.on_stranger(node, advertise, monotonic_ms())
+
     def on_retired(self) -> None:
         """M27: it was away when the catalog said so, and gets no catalog any more."""
         assert self._store is not None

@@ -139,7 +139,7 @@ class Turns:
 
     def _follow_endpoints(self) -> None:
         """Addresses may change (S0.7): the catalog has the newest."""
-        endpoints = self._runner.controller.endpoints()
+        endpoints = self._runner.controller.reachable()
         if endpoints != self._endpoints:
             self._endpoints = endpoints
             retired = self._runner.controller.catalog.retired

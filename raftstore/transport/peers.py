@@ -51,6 +51,9 @@ class NetworkHandler(Protocol):
     def on_peer_lost(self, peer: NodeId, *, refused: bool) -> None:
         """A connection from or to the peer broke, or nobody listens there."""
 
+    def on_stranger(self, node: NodeId, advertise: str) -> None:
+        """A peer of this cluster was refused, since this node does not know it."""
+
     def on_retired(self) -> None:
         """M27: a node of this cluster says that this one was retired."""
 
@@ -257,7 +260,10 @@ class PeerNetwork:
     # --- accepting ---
 
     def _judge(self, hello: Hello) -> Refusal | None:
-        return check_dialler(hello, self._identity, self._known, self._retired)
+        refusal = check_dialler(hello, self._identity, self._known, self._retired)
+        if refusal is not None and refusal.code == GoodbyeCode.UNKNOWN_NODE:
+            self._handler.on_stranger(NodeId(hello.node), hello.advertise)
+        return refusal
 
     def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
         purpose = Purpose(hello.purpose)

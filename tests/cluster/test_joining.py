@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -105,6 +106,37 @@ def _members(client: raftstore.Client) -> dict[str, raftstore.ClusterMember]:
 
 def _is_up(client: raftstore.Client, name: str) -> bool:
     return name in _members(client) and _members(client)[name].up
+
+
+def _leads_metadata(client: raftstore.Client, name: str) -> bool:
+    leader = client.cluster_status().metadata_channel.leader
+    return leader is not None and leader.partition("@")[0] == name
+
+
+def test_node_that_was_away_comes_back_under_a_leader_that_it_does_not_know(
+    world: tuple[LocalCluster, raftstore.Client, list[NewNode]],
+) -> None:
+    """S0.1, S0.7: two nodes joined meanwhile, and one of them leads the metadata channel: it alone
+    could have the catalog say who it is, and was refused for it."""
+    cluster, client, _ = world
+    cluster.kill("n3")
+    for name in ("n4", "n5"):
+        cluster.join(name, client.join_token())
+        _wait(lambda name=name: _is_up(client, name), f"{name} did not join")
+
+    def newcomer_leads() -> bool:
+        with contextlib.suppress(raftstore.RaftstoreError):
+            client.step_down("_metadata/0", target="n5")
+        return _leads_metadata(client, "n5")
+
+    _wait(newcomer_leads, "n5 does not lead the metadata channel")
+    log = cluster.log_file("n3")
+    before = len(log.read_text())
+    cluster.start("n3")
+    steady = 'channel=_metadata/0 event="mode" mode=steady'
+    _wait(lambda: steady in log.read_text()[before:], "n3 does not follow the metadata channel")
+    assert _leads_metadata(client, "n5"), "else this shows nothing"
+    _wait(lambda: all(member.up for member in client.members()), "not all are up")
 
 
 def test_node_joins_hosts_a_table_and_leaves(

@@ -27,6 +27,7 @@ from raftstore.engine.catalog.rebalancer import Rebalancer
 from raftstore.engine.catalog.replacer import Replacer
 from raftstore.engine.catalog.replica_commands import ReplicaCommands
 from raftstore.engine.catalog.seen_replicas import SeenReplicas
+from raftstore.engine.catalog.strangers import Strangers
 from raftstore.engine.catalog.table_commands import TableCommands
 from raftstore.engine.catalog.table_definition import bounds_of
 from raftstore.engine.catalog.table_replicas import TableReplicas
@@ -131,6 +132,7 @@ class CatalogController:
         self._seen: dict[NodeId, str] = dict(identity.configured)
         if identity.advertise:
             self._seen[identity.me] = identity.advertise
+        self._strangers = Strangers()
         self._known_levels = levels.by_node
         self._known_domains: dict[NodeId, str] = {identity.me: identity.failure_domain}
         self._registering: dict[NodeId, tuple[str, int, str]] = {}
@@ -273,6 +275,11 @@ class CatalogController:
         found = sorted({**first, **catalog, **self._seen}.items())
         return {node: at for node, at in found if node not in self.catalog.retired}
 
+    def reachable(self) -> dict[NodeId, str]:
+        """The endpoints, and those of nodes that the catalog here does not name yet."""
+        strangers = self._strangers.endpoints
+        return {**strangers, **self.endpoints()} if strangers else self.endpoints()
+
     def levels(self) -> dict[NodeId, int]:
         """The level of every known node, in a stable order.
 
@@ -328,6 +335,8 @@ class CatalogController:
             rows = ((row.key, row.value, row.seq) for row in page.rows)
             before = self.catalog
             self.catalog = Catalog.from_rows(rows, page.applied_seq, before=before)
+            named = (entry.node for entry in self.catalog.nodes.values())
+            self._strangers.forget({*named, *self.catalog.retired})
             self._follow(before, now_ms)
             self._lead_members(now_ms)
             if self.catalog.rebalance.leaders != before.rebalance.leaders:
@@ -456,10 +465,17 @@ class CatalogController:
         fails together with it."""
         if node in self.catalog.retired:
             return
-        if endpoint:
+        if endpoint and node not in self._strangers.endpoints:
             self._seen[node] = endpoint
         self._known_levels[node] = level
         self._known_domains[node] = failure_domain
+
+    def on_stranger(self, node: NodeId, endpoint: str, now_ms: int) -> None:
+        """A node of this cluster was refused, since nothing here names it; the leader that could
+        have it named may be that very node."""
+        is_alone = self.metadata.elector.leader is None and node not in self.catalog.retired
+        if is_alone and self._strangers.came(node, endpoint):
+            self._watch.add_peer(node, now_ms)
 
     def _open(self, channel: ChannelId, table: TableEntry, now_ms: int) -> None:
         partition = channel_partition(channel)

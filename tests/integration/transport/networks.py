@@ -88,6 +88,7 @@ class Handler:
         self.connected: list[tuple[NodeId, str]] = []
         self.levels: dict[NodeId, int] = {}
         self.lost: list[tuple[NodeId, bool]] = []
+        self.strangers: list[tuple[NodeId, str]] = []
         self.listened: list[tuple[int, int]] = []
         """(until when, how late)."""
         self.clients: list[tuple[int, Message]] = []
@@ -120,6 +121,10 @@ class Handler:
         """See NetworkHandler."""
         self.lost.append((peer, refused))
         self._changed.set()
+
+    def on_stranger(self, node: NodeId, advertise: str) -> None:
+        """See NetworkHandler."""
+        self.strangers.append((node, advertise))
 
     def on_listened(self, until_ms: int, late_ms: int) -> None:
         """See NetworkHandler."""

@@ -11,6 +11,7 @@ import pytest
 
 from raftstore.config import LEVEL
 from raftstore.engine.catalog.controller import OPENED_AT_ONCE, CatalogController
+from raftstore.engine.catalog.strangers import STRANGERS_MAX
 from raftstore.engine.channel.runner import NO_BOUNDS
 from raftstore.engine.deadlines import NEVER_MS
 from raftstore.engine.node_ports import METADATA_NAME, NodeIdentity
@@ -429,6 +430,63 @@ def test_newest_endpoint_of_each_node_counts() -> None:
     assert controller.endpoints()[THIRD] == "seen:3"
     assert controller.endpoints()[OTHER] == "configured:1"
     assert Bench().controller.endpoints()[ME] == "n1:7100"
+
+
+def test_stranger_is_reachable_while_nobody_leads_the_metadata_channel_here() -> None:
+    """S0.7: it joined while this node was away, and may be the leader who could say so. It is no
+    node that the catalog is made of: what it says of itself is not registered from here."""
+    bench = Bench()
+    bench.register()
+    controller = bench.start()
+    bench.runners[METADATA].elector.leader = None
+    controller.on_stranger(NEWCOMER, "new:4", 3)
+    assert controller.reachable() == {**controller.endpoints(), NEWCOMER: "new:4"}
+    assert ("peer", NEWCOMER, 3) in bench.calls
+    controller.on_introduced(NEWCOMER, "new:4", LEVEL)
+    assert NEWCOMER not in controller.endpoints()
+    assert NEWCOMER not in controller.levels()
+    controller.on_timer(2 * INTERVAL_MS)
+    assert not any(b"new:4" in command for command in bench.proposed)
+    bench.put(NodeEntry(NEWCOMER, "named:4"))
+    controller.on_catalog_applied(4)
+    assert controller.reachable() == controller.endpoints()
+    assert controller.endpoints()[NEWCOMER] == "named:4"
+
+
+def test_no_stranger_is_believed_beside_a_leader_or_when_it_was_retired() -> None:
+    """S0.1: the leader's catalog says who is a node, and M27 who is none any more."""
+    bench = Bench()
+    controller = bench.start()
+    controller.on_stranger(NEWCOMER, "new:4", 1)
+    assert NEWCOMER not in controller.reachable()
+    bench.runners[METADATA].elector.leader = None
+    bench.retire(NEWCOMER)
+    controller.on_catalog_applied(2)
+    controller.on_stranger(NEWCOMER, "new:4", 3)
+    assert NEWCOMER not in controller.reachable()
+
+
+def test_stranger_that_turns_out_to_be_retired_is_left_alone() -> None:
+    """M27: it left while this node was away, and never heard of it."""
+    bench = Bench()
+    controller = bench.start()
+    bench.runners[METADATA].elector.leader = None
+    controller.on_stranger(NEWCOMER, "new:4", 1)
+    bench.retire(NEWCOMER)
+    controller.on_catalog_applied(2)
+    assert NEWCOMER not in controller.reachable()
+    assert ("gone", NEWCOMER, 2) in bench.calls
+
+
+def test_no_more_than_some_strangers_are_believed_and_none_without_an_address() -> None:
+    """Anybody may say that it is a node of this cluster."""
+    bench = Bench()
+    controller = bench.start()
+    bench.runners[METADATA].elector.leader = None
+    controller.on_stranger(NodeId("n99@" + "9" * 32), "", 1)
+    for number in range(STRANGERS_MAX + 1):
+        controller.on_stranger(NodeId(f"n{100 + number}@" + "9" * 32), f"new:{number}", 1)
+    assert len(controller.reachable()) == len(controller.endpoints()) + STRANGERS_MAX
 
 
 def test_retired_node_leaves_every_view() -> None:
