@@ -38,6 +38,10 @@ FOUNDERS_MAX: Final = 64
 BIRTH_BYTES_MAX: Final = 64 * KIB
 """Of a frame on one of them: they name members and addresses."""
 
+STRANGE: Final = (GoodbyeCode.UNKNOWN_NODE, GoodbyeCode.WRONG_STORE)
+"""Peers that are refused with these may have joined, or taken the place of another node, while this
+one was away."""
+
 
 class NetworkHandler(Protocol):
     """The node as the network uses it; everything on the main loop."""
@@ -261,7 +265,7 @@ class PeerNetwork:
 
     def _judge(self, hello: Hello) -> Refusal | None:
         refusal = check_dialler(hello, self._identity, self._known, self._retired)
-        if refusal is not None and refusal.code == GoodbyeCode.UNKNOWN_NODE:
+        if refusal is not None and refusal.code in STRANGE:
             self._handler.on_stranger(NodeId(hello.node), hello.advertise)
         return refusal
 

@@ -473,8 +473,9 @@ class CatalogController:
     def on_stranger(self, node: NodeId, endpoint: str, now_ms: int) -> None:
         """A node of this cluster was refused, since nothing here names it; the leader that could
         have it named may be that very node."""
-        is_alone = self.metadata.elector.leader is None and node not in self.catalog.retired
-        if is_alone and self._strangers.came(node, endpoint):
+        is_alone = self.metadata.elector.leader is None
+        is_named = node in self.catalog.retired or node in self.endpoints()
+        if is_alone and not is_named and self._strangers.came(node, endpoint):
             self._watch.add_peer(node, now_ms)
 
     def _open(self, channel: ChannelId, table: TableEntry, now_ms: int) -> None:

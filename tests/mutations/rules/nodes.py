@@ -36,6 +36,22 @@ NODE_RULES: tuple[Mutation, ...] = (
         directed(CONTROLLER + "stranger_is_reachable_while_nobody_leads_the_metadata_channel_here"),
     ),
     mutation(
+        "S0.7-strangers-replaced",
+        "A node that was away refuses the leader that took the place of one it knew for ever.",
+        Edit(
+            "PeerNetwork._judge",
+            "refusal.code in STRANGE",
+            "refusal.code == GoodbyeCode.UNKNOWN_NODE",
+        ),
+        directed(PEERS + "peer_that_is_not_the_one_we_know_is_refused"),
+    ),
+    mutation(
+        "S0.1-strangers-known",
+        "A node that is known is believed like a stranger.",
+        Edit("CatalogController.on_stranger", "node in self.endpoints()", "False"),
+        directed(CONTROLLER + "no_stranger_is_believed_beside_a_leader_or_when_it_was_retired"),
+    ),
+    mutation(
         "S0.1-strangers-unbounded",
         "Any number of strangers is believed.",
         Edit("Strangers.came", "len(self.endpoints) < STRANGERS_MAX", "True"),

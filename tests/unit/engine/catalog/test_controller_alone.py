@@ -464,6 +464,10 @@ def test_no_stranger_is_believed_beside_a_leader_or_when_it_was_retired() -> Non
     controller.on_catalog_applied(2)
     controller.on_stranger(NEWCOMER, "new:4", 3)
     assert NEWCOMER not in controller.reachable()
+    controller.on_stranger(OTHER, "else:2", 4)
+    assert controller.reachable()[OTHER] == controller.endpoints()[OTHER] != "else:2"
+    controller.on_introduced(OTHER, "moved:2", LEVEL)
+    assert controller.endpoints()[OTHER] == "moved:2", "it is a node of the cluster as before"
 
 
 def test_stranger_that_turns_out_to_be_retired_is_left_alone() -> None:
