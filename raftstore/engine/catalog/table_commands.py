@@ -189,22 +189,25 @@ class TableCommands:
             self._create(client, request, entry, now_ms)
 
     def _create(self, client: int, request: CreateTable, entry: TableEntry, now_ms: int) -> None:
+        deadline_ms = now_ms + request.timeout_ms
+
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             if self._answer_failure(client, request.request_id, answer, "table"):
                 return
             # The answer comes with the apply, before its notice.
             self._view.on_catalog_applied(at_ms)
             current = self._view.catalog.tables.get(request.name)
-            if current is None or current.uuid != entry.uuid:
-                if current is not None:
-                    self._answer_existing(client, request, current, at_ms)
-                    return
+            if current is not None and current.uuid == entry.uuid:
+                self._await_leaders(client, request, current, at_ms)
+            elif current is not None:
+                self._answer_existing(client, request, current, at_ms)
+            elif isinstance(answer, PubAck) and answer.conflict:
+                self._create_again(client, request, deadline_ms, at_ms)
+            else:
                 text = (
                     f"table {request.name!r} was created, and another client has dropped it since"
                 )
                 self.fail(client, request.request_id, OperationInDoubtError, text)
-                return
-            self._await_leaders(client, request, current, at_ms)
 
         self._view.proposals.propose(
             self._view.metadata,
@@ -213,6 +216,22 @@ class TableCommands:
             now_ms,
             refusal=self._view.refusal_of_format(created_format(entry)),
         )
+
+    def _create_again(
+        self, client: int, request: CreateTable, deadline_ms: int, now_ms: int
+    ) -> None:
+        """Nothing was created: a node that was to host it began to drain, or left, before the
+        record came (M27). By the catalog of now it is placed elsewhere."""
+        if now_ms < deadline_ms:
+            left = msgspec.structs.replace(request, timeout_ms=deadline_ms - now_ms)
+            self.held.give(client, request.request_id, 1)
+            self.on_create_table(client, left, now_ms)
+        else:
+            text = (
+                f"nodes that were to host {request.name!r} began to drain or left at each try; "
+                "nothing was done, retry"
+            )
+            self.fail(client, request.request_id, UnavailableError, text)
 
     def _create_channelset(
         self, client: int, request: CreateTable, entry: TableEntry, now_ms: int

@@ -145,4 +145,13 @@ TABLES_RULES: tuple[Mutation, ...] = (
         ),
         directed(LOST_TRUNCATION + "[4]"),
     ),
+    mutation(
+        "M27-placed-on-a-leaving-node",
+        "A table of which a node began to drain meanwhile is told as dropped by another client.",
+        Edit("TableCommands._create", "isinstance(answer, PubAck) and answer.conflict", "False"),
+        directed(
+            "tests/unit/engine/catalog/test_table_commands_alone.py::"
+            "test_table_that_a_draining_node_was_to_host_is_placed_anew"
+        ),
+    ),
 )

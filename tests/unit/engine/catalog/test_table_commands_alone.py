@@ -328,6 +328,29 @@ def test_table_that_is_dropped_before_its_answer_is_in_doubt() -> None:
     )
 
 
+def test_table_that_a_draining_node_was_to_host_is_placed_anew() -> None:
+    """M27: the machine refused it, for the node began to drain before the record came; nothing was
+    created, so nobody can have dropped it."""
+    bench = Bench()
+    bench.create()
+    fourth = msgspec.structs.replace(bench.catalog.nodes["n3"], node=NodeId("n4"))
+    bench.catalog.nodes["n4"] = fourth
+    bench.catalog.draining[THIRD] = Seq(5)
+    bench.commit(1_060, conflict=True)
+    assert bench.answers == []
+    entry = msgspec.msgpack.decode(
+        msgspec.msgpack.decode(bench.commands_proposed[1])["entry"], type=TableEntry
+    )
+    assert all(THIRD not in group for group in entry.placement)
+    assert bench.commands.held.total == 1
+    bench.commit(1_100, conflict=True)
+    text = (
+        "nodes that were to host 'new' began to drain or left at each try; nothing was done, retry"
+    )
+    assert bench.refused() == (1, "unavailable", text)
+    assert len(bench.commands_proposed) == 2
+
+
 # --- dropping -------------------------------------------------------------------------------------
 
 
