@@ -18,7 +18,7 @@ PROTOCOL_VERSION: Final = 1
 FORMAT_VERSION: Final = 1
 """Of everything on disk; a newer one is refused (GAP-15)."""
 
-LEVEL: Final = 10
+LEVEL: Final = 11
 """What this version reads beyond the first: reported by all nodes, so that nothing is written
 that an older one would stop at (``raftstore.policy.levels``, docs/protocol.md)."""
 

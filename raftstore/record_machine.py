@@ -25,11 +25,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
-import msgspec
-
 from raftstore.config import MIB
 from raftstore.errors import DecodeError
 from raftstore.machine import StateMachine, StateView
+from raftstore.protocol.machines import CommandEnd
 from raftstore.protocol.records import Record
 from raftstore.types import Guid, RecordKind, Seq
 
@@ -327,15 +326,6 @@ class PieceMachine(RecordMachine):
 # --- hosts of users' machines ---------------------------------------------------------------------
 
 
-class KeptResult(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a command: a result, a rejection, or that it was skipped."""
-
-    result: bytes = b""
-    is_rejected: bool = False
-    reason: str = ""
-    is_skipped: bool = False
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryAtWork:
     """A query of a machine in memory, which is asked between commands."""
@@ -384,22 +374,22 @@ class CommandMachine(RecordMachine):
         """The number of the limits by which the next command is judged."""
 
     @abstractmethod
-    def ends_of(self, answer: bytes, commands: int) -> Sequence[KeptResult]:
+    def ends_of(self, answer: bytes, commands: int) -> Sequence[CommandEnd]:
         """The ends of so many commands of one record, as ``ApplyResult.answer`` has them."""
 
     @abstractmethod
-    def kept_end(self, seq: Seq, get: Callable[[bytes], bytes | None]) -> KeptResult | None:
+    def kept_end(self, seq: Seq, state: StateReader) -> CommandEnd | None:
         """The end of the command at a seq as the state keeps it; None: it is kept no longer."""
 
     @abstractmethod
     def query(
         self, key: bytes, request: bytes, view: StateView, get: Callable[[bytes], bytes | None]
-    ) -> KeptResult:
+    ) -> CommandEnd:
         """Ask a machine with its state on the disk, away from the node's thread, for its code may
         be imported. Raises UnavailableError for one in memory; then ``is_in_memory`` is known."""
 
     @abstractmethod
-    def query_memory(self, key: bytes, request: bytes, state: StateReader) -> KeptResult:
+    def query_memory(self, key: bytes, request: bytes, state: StateReader) -> CommandEnd:
         """Ask a machine in memory, between commands; raises nothing."""
 
 

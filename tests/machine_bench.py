@@ -8,15 +8,14 @@ from raftstore.protocol.records import Record
 from raftstore.record_machine import (
     DEFAULT_RULES,
     ApplyResult,
+    CommandEnd,
     DictView,
-    KeptResult,
     MachineRules,
     MachineSource,
     Row,
 )
 from raftstore.rows.sealing import unseal
-from raftstore.state_machines.machine_state import MachineHead, kept_result, read_head
-from raftstore.state_machines.state_keys import result_key
+from raftstore.state_machines.machine_state import MachineHead, kept_ends, read_head, read_result
 from raftstore.state_machines.user_machine import UserMachine
 from raftstore.types import NO_GUID, Guid, RecordKind, Seq, Term, make_guid
 
@@ -91,13 +90,14 @@ class MachineBench:
             _write(self.state, result.state_writes)
         return result
 
-    def command(self, command: bytes, key: bytes = b"k") -> KeptResult:
+    def command(self, command: bytes, key: bytes = b"k") -> CommandEnd:
         """Send a command; what is kept of it."""
         payload = encode_command(key, command)
         result = self.apply(self.record(RecordKind.MACHINE_COMMAND, payload))
         assert result.failure is None, result.failure
         assert result.answer is not None
-        return kept_result(result.answer)
+        [end] = kept_ends(result.answer)
+        return end
 
     def failing(self, command: bytes, key: bytes = b"k") -> str:
         """Send a command that cannot be applied; why."""
@@ -123,10 +123,9 @@ class MachineBench:
         assert head is not None
         return head
 
-    def result(self, seq: int) -> KeptResult | None:
+    def result(self, seq: int) -> CommandEnd | None:
         """The stored end of the command at a seq."""
-        stored = self.state.get(result_key(seq))
-        return None if stored is None else kept_result(stored)
+        return read_result(self.view().state, Seq(seq))
 
 
 def _write(kept: dict[bytes, bytes], writes: object) -> None:

@@ -6,7 +6,7 @@ partition whose position is that of the newest backup is not read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from raftstore.backup import state_files
@@ -33,16 +33,20 @@ from raftstore.errors import (
 )
 from raftstore.protocol.admin import TableInfo
 from raftstore.protocol.machine_restore import RestoredCommand
+from raftstore.protocol.machines import JUDGING_LIMITS
 from raftstore.protocol.replica_checks import ROW_ENTRY
 from raftstore.rows.sealing import unseal
+from raftstore.state_machines.machine_journal import JournalEntry, entries_one_by_one
 from raftstore.state_machines.machine_origin import MachineOrigin
-from raftstore.state_machines.machine_state import JournalEntry, LimitsInForce, MachineHead
+from raftstore.state_machines.machine_state import LimitsInForce, MachineHead
 from raftstore.state_machines.state_keys import (
     JOURNAL,
     MACHINE_CHUNKS,
     MACHINE_HEAD,
     MACHINE_LIMITS,
     MACHINE_ORIGIN,
+    TOGETHER_FORMAT,
+    packed,
     unpacked,
 )
 from raftstore.types import Guid, Seq, Term
@@ -143,7 +147,7 @@ class SetCreation:
             ),
         )
         journal = self._files(
-            ((key[2:], value) for key, value in _beside(state, pinned, JOURNAL)),
+            _journal(_beside(state, pinned, JOURNAL)),
             lambda found: state_files.encode_journal(
                 [_command(int.from_bytes(key, "big"), value) for key, value in found]
             ),
@@ -167,7 +171,7 @@ class SetCreation:
             rows=rows,
             chunks=chunks,
             journal=journal,
-            limits=limits.number,
+            limits=min(limits.number, JUDGING_LIMITS),
             limits_behind=limits.behind,
         )
 
@@ -206,9 +210,21 @@ def _beside(
 def _one(state: ChannelSetState, pinned: PinnedPartition, key: bytes, kind: Any) -> Any:
     """The value under one key of the state beside the rows; None: there is none."""
     return next(
-        (unpacked(value, kind) for found, value in _beside(state, pinned, key) if found == key),
+        (
+            unpacked(value, kind, TOGETHER_FORMAT)
+            for found, value in _beside(state, pinned, key)
+            if found == key
+        ),
         None,
     )
+
+
+def _journal(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The commands of the journal one by one, as backups of every version have them: seqs and
+    stored entries."""
+    for key, stored in entries:
+        for seq, entry in entries_one_by_one(key, stored):
+            yield seq.to_bytes(8, "big"), packed(entry)
 
 
 def _command(seq: int, stored: bytes) -> RestoredCommand:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from raftstore.protocol.lifetimes import LIFETIME_KINDS
+from raftstore.protocol.machines import TOGETHER_LIMITS
 from raftstore.protocol.tags import LEVEL_OF_TAG, Tag
 from raftstore.types import NodeId, RecordKind, node_name
 
@@ -50,6 +51,10 @@ LEVEL_OF_KIND: Final = {
 
 LEVEL_OF_BUNDLES: Final = LEVEL_OF_TAG[Tag.ReplicationBundle]
 """Nodes from this level on take the messages of many channels in one (``ReplicationBundle``)."""
+
+LEVEL_OF_LIMITS: Final = {1: MACHINE_LIMITS_LEVEL, TOGETHER_LIMITS: 11}
+"""Sets of limits of commands (``protocol.machines.LIMITS``): a node below stops where it comes into
+force."""
 
 REFILL_LEVEL: Final = LEVEL_OF_TAG[Tag.RefillRequest]
 """Nodes below it can neither ask for records that their log lost nor be asked."""
@@ -131,6 +136,12 @@ _WITHOUT_BATCHES: Final = (RecordKind.STAGED, RecordKind.BATCH_APPLY, RecordKind
 def lowest_level(levels: Iterable[int]) -> int:
     """The level that all nodes are at; 0 when none is known."""
     return min(levels, default=0)
+
+
+def newest_limits(levels: Iterable[int]) -> int:
+    """The newest set of limits of commands that every node knows; 0: they know of none."""
+    level = lowest_level(levels)
+    return max((limits for limits, needed in LEVEL_OF_LIMITS.items() if needed <= level), default=0)
 
 
 def why_kind_is_too_new(kind: RecordKind, levels: Mapping[NodeId, int]) -> str | None:

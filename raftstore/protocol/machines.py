@@ -45,10 +45,15 @@ MACHINE_KINDS: Final = (
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _COMMAND: Final = msgspec.msgpack.Decoder(tuple[bytes, bytes])
-LIMITS: Final = 1
+LIMITS: Final = 2
 """The newest set of limits of commands. 0, with which a partition begins: keys, values, results and
 the number of keys are bounded. 1: the bytes that a record writes, and how deep values are nested in
-each other, too (``raftstore.machine``)."""
+each other, too (``raftstore.machine``). ``TOGETHER_LIMITS``: the same, and what the commands that
+share a record leave behind is kept together."""
+JUDGING_LIMITS: Final = 1
+"""The newest set by which commands end otherwise than before; a backup names no newer one, so that
+every version that judges alike restores it."""
+TOGETHER_LIMITS: Final = 2
 _LIMITS: Final = msgspec.msgpack.Decoder(tuple[Small31])
 _STEP: Final = msgspec.msgpack.Decoder(tuple[str, int])
 
@@ -65,6 +70,16 @@ class MachineStep(NamedTuple):
 
     step: Step
     argument: int
+
+
+class CommandEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The end of a command, as it is kept and as it is answered: a result, a rejection with its
+    reason, or that an operator had it skipped."""
+
+    result: bytes = b""
+    is_rejected: bool = False
+    reason: str = ""
+    is_skipped: bool = False
 
 
 class CommandAck(PubAck, frozen=True, array_like=True, gc=False, tag=tag_of):

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from raftstore.errors import DecodeError
-from raftstore.protocol.machines import check_one_command
+from raftstore.protocol.machines import CommandEnd, check_one_command
 from raftstore.protocol.publish import PubAck, WriteFate, WriteFateAnswer
 from raftstore.protocol.records import Record
 from raftstore.protocol.tags import tag_of
@@ -38,15 +38,6 @@ a machine gives this very reason for its own, that does no harm."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _COMMANDS: Final = msgspec.msgpack.Decoder(list[bytes])
-
-
-class CommandEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of one command, as in a CommandAck."""
-
-    result: bytes = b""
-    is_rejected: bool = False
-    reason: str = ""
-    is_skipped: bool = False
 
 
 def is_crowded_out(end: CommandEnd) -> bool:

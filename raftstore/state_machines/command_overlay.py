@@ -3,9 +3,9 @@ records before left. All of it is one atomic batch in the end, so nobody else se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from raftstore.record_machine import ApplyResult, RecordView, Row, StateReader
+from raftstore.record_machine import RecordView, Row, StateReader
 from raftstore.rows.sealing import unseal
 from raftstore.types import Seq
 
@@ -21,12 +21,17 @@ class ViewOver:
         self.state = StateOver(view.state)
         self.time_ms = view.time_ms
 
-    def take(self, seq: Seq, result: ApplyResult) -> None:
+    def take(
+        self,
+        seq: Seq,
+        writes: Iterable[tuple[bytes, bytes | None]],
+        beside: Iterable[tuple[bytes, bytes | None]] = (),
+    ) -> None:
         """A command at this seq was applied: the next one sees what it wrote."""
-        for key, sealed in result.writes:
+        for key, sealed in writes:
             self.rows[key] = sealed
             self._seqs[key] = seq
-        self.state.written.update(result.state_writes)
+        self.state.written.update(beside)
 
     def row(self, key: bytes) -> Row | None:
         """One row."""

@@ -18,10 +18,11 @@ import msgspec
 from msgspec.structs import replace
 
 from raftstore.protocol.machine_restore import RestoredCommand, RestoredHead, RestorePortion
-from raftstore.protocol.machines import LIMITS
+from raftstore.protocol.machines import LIMITS, CommandEnd
 from raftstore.protocol.records import Record
-from raftstore.record_machine import ApplyResult, KeptResult, StateReader
-from raftstore.state_machines.machine_state import JournalEntry, LimitsInForce, MachineHead
+from raftstore.record_machine import ApplyResult, StateReader
+from raftstore.state_machines.machine_journal import JournalEntry
+from raftstore.state_machines.machine_state import LimitsInForce, MachineHead
 from raftstore.state_machines.state_keys import (
     MACHINE_HEAD,
     MACHINE_LIMITS,
@@ -71,7 +72,7 @@ def apply_portion(portion: RestorePortion, record: Record, state: StateReader) -
     """Apply one portion if it is the next one; the answer says what became of it."""
     origin = read_origin(state.get) or MachineOrigin(portion.token)
     if portion.token == origin.token and portion.number < origin.portions:
-        return ApplyResult((), answer=packed(KeptResult()))
+        return ApplyResult((), answer=packed(CommandEnd()))
     if portion.token != origin.token:
         return _refused(f"the state here is that of restore {origin.token.hex()}")
     if origin.is_whole or portion.number != origin.portions:
@@ -93,7 +94,7 @@ def apply_portion(portion: RestorePortion, record: Record, state: StateReader) -
         journal=origin.journal + len(entries),
         journal_bytes=origin.journal_bytes + sum(len(entry) for _, entry in entries),
     )
-    result = KeptResult()
+    result = CommandEnd()
     if (head := portion.head) is not None:
         counted, there = _counts(head), (grown.rows, grown.chunks, grown.journal)
         if counted != there:
@@ -120,12 +121,12 @@ def apply_portion(portion: RestorePortion, record: Record, state: StateReader) -
     return ApplyResult(portion.rows, state_writes=beside, answer=packed(result))
 
 
-def kept_of_portion(seq: Seq, get: Callable[[bytes], bytes | None]) -> KeptResult | None:
+def kept_of_portion(seq: Seq, get: Callable[[bytes], bytes | None]) -> CommandEnd | None:
     """The end of a record of a client whose result is not kept: before the state was whole all of
     them were portions."""
     origin = read_origin(get)
     is_portion = origin is not None and (not origin.is_whole or seq <= origin.end_seq)
-    return KeptResult() if is_portion else None
+    return CommandEnd() if is_portion else None
 
 
 def as_the_machine_sees(record: Record, origin: MachineOrigin | None, head: MachineHead) -> Record:
@@ -171,4 +172,4 @@ def _entry(command: RestoredCommand) -> JournalEntry:
 
 
 def _refused(reason: str) -> ApplyResult:
-    return ApplyResult((), answer=packed(KeptResult(is_rejected=True, reason=reason)))
+    return ApplyResult((), answer=packed(CommandEnd(is_rejected=True, reason=reason)))

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
-from raftstore.record_machine import KeptResult, MachineRules, StateReader
+from raftstore.protocol.machines import CommandEnd
+from raftstore.record_machine import MachineRules, StateReader
 from raftstore.state_machines.state_keys import (
     MACHINE_HEAD,
     MACHINE_LIMITS,
     RESULTS,
     RESULTS_END,
-    read_state,
+    TOGETHER_FORMAT,
+    is_together,
     result_key,
+    scanned,
+    seq_of_key,
     unpacked,
 )
 from raftstore.types import Count63, Seq, Small31, TimestampMs
-
-SCANNED_AT_ONCE: Final = 1_000
-"""Values read at a time where all of a kind are read."""
 
 
 class MachineHead(msgspec.Struct, frozen=True):
@@ -52,27 +52,23 @@ class MachineHead(msgspec.Struct, frozen=True):
 
 
 class LimitsInForce(msgspec.Struct, frozen=True, array_like=True):
-    """Which limits of commands are in force, and behind which seq, as the machine is given it; not
-    in the head, which older versions write as they know it."""
+    """Which limits of commands are in force, and behind which seq those of 1 are, as the machine is
+    given it; not in the head, which older versions write as they know it."""
 
     number: Small31 = 0
     behind: Seq = Seq(0)
 
 
 class Ends(msgspec.Struct, frozen=True, array_like=True):
-    """The ends of the commands of a record, each as it is stored."""
+    """The ends of the commands of a record, each as it is stored by itself."""
 
     stored: tuple[bytes, ...]
 
 
-class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A command as a machine in memory got it; its seq is in the key."""
+class EndsTogether(msgspec.Struct, frozen=True, array_like=True):
+    """The ends of the commands of a record as they are stored together (limits of 2)."""
 
-    term: int
-    timestamp_ms: int
-    guid: bytes
-    version: int
-    payload: bytes
+    ends: tuple[CommandEnd, ...]
 
 
 def read_head(state_get: Callable[[bytes], bytes | None]) -> MachineHead | None:
@@ -82,60 +78,74 @@ def read_head(state_get: Callable[[bytes], bytes | None]) -> MachineHead | None:
 
 
 def read_limits(state_get: Callable[[bytes], bytes | None]) -> LimitsInForce:
-    """The limits as they are stored; nothing is stored before the first ones come into force."""
+    """The limits as they are stored; nothing is stored before the first ones come into force. Those
+    by which ends are kept together are stored so that versions without them stop there."""
     stored = state_get(MACHINE_LIMITS)
-    return LimitsInForce() if stored is None else unpacked(stored, LimitsInForce)
+    return LimitsInForce() if stored is None else unpacked(stored, LimitsInForce, TOGETHER_FORMAT)
 
 
-def kept_result(stored: bytes) -> KeptResult:
-    """The end of a command as it is stored under ``result_key``."""
-    return unpacked(stored, KeptResult)
+def ends_together(stored: bytes) -> tuple[CommandEnd, ...]:
+    """The ends of a record's commands as they are stored together."""
+    return unpacked(stored, EndsTogether, TOGETHER_FORMAT).ends
 
 
-def read_result(state: StateReader, seq: Seq) -> KeptResult | None:
+def kept_ends(stored: bytes) -> tuple[CommandEnd, ...]:
+    """The ends as they are stored under one ``result_key``: of one command, or of all that shared a
+    record."""
+    if is_together(stored):
+        return ends_together(stored)
+    return (unpacked(stored, CommandEnd),)
+
+
+def read_result(state: StateReader, seq: Seq) -> CommandEnd | None:
     """The end of the command at a seq; None: it is kept no longer, or there was none."""
-    return read_state(state, result_key(seq), KeptResult)
+    for key, stored in state.scan(result_key(seq), RESULTS_END, 1):
+        ends = kept_ends(stored)
+        place = seq - (seq_of_key(key) - len(ends) + 1)
+        if place >= 0:
+            return ends[place]
+    return None
 
 
 class Results:
-    """The results of a partition, oldest first, as far as they have to be removed some day."""
+    """The results of a partition, oldest first, as far as they have to be removed some day: those
+    of one command by itself, and those of a record together."""
 
     def __init__(self, rules: MachineRules) -> None:
         self._rules = rules
-        self._kept: deque[tuple[int, int]] | None = None
-        """(seq, bytes) of each; None: not read yet, since none had to go."""
+        self._kept: deque[tuple[int, int, int]] | None = None
+        """(seq, bytes, commands) of each; None: not read yet, since none had to go."""
 
     def forget(self) -> None:
         """Read them again when they are needed."""
         self._kept = None
 
     def put(
-        self, head: MachineHead, seq: Seq, stored: bytes, state: StateReader
+        self, head: MachineHead, seq: Seq, stored: bytes, state: StateReader, commands: int = 1
     ) -> tuple[MachineHead, list[tuple[bytes, bytes | None]]]:
-        """Keep one more, as it is stored: the head, and what is to be written."""
+        """Keep one more, as it is stored, of so many commands of which the last one is at ``seq``:
+        the head, and what is to be written."""
         writes: list[tuple[bytes, bytes | None]] = [(result_key(seq), stored)]
-        count, size = head.results + 1, head.result_bytes + len(stored)
-        first = head.first_result or seq
+        count, size = head.results + commands, head.result_bytes + len(stored)
+        first = head.first_result or Seq(seq - commands + 1)
         rules = self._rules
         if count > rules.results_kept or size > rules.result_bytes_kept:
             kept = self._all(state)
-            kept.append((seq, len(stored)))
-            while count > rules.results_kept or (size > rules.result_bytes_kept and count > 1):
-                oldest, freed = kept.popleft()
+            kept.append((seq, len(stored), commands))
+            while len(kept) > 1 and (count > rules.results_kept or size > rules.result_bytes_kept):
+                oldest, freed, fewer = kept.popleft()
                 writes.append((result_key(oldest), None))
-                count, size = count - 1, size - freed
-            first = Seq(kept[0][0])
+                count, size = count - fewer, size - freed
+            first = Seq(kept[0][0] - kept[0][2] + 1)
         elif self._kept is not None:
-            self._kept.append((seq, len(stored)))
+            self._kept.append((seq, len(stored), commands))
         head = msgspec.structs.replace(head, results=count, result_bytes=size, first_result=first)
         return head, writes
 
-    def _all(self, state: StateReader) -> deque[tuple[int, int]]:
+    def _all(self, state: StateReader) -> deque[tuple[int, int, int]]:
         if self._kept is None:
             self._kept = deque()
-            start = RESULTS
-            while found := state.scan(start, RESULTS_END, SCANNED_AT_ONCE):
-                for key, value in found:
-                    self._kept.append((int.from_bytes(key[2:], "big"), len(value)))
-                start = found[-1][0] + b"\0"
+            for key, value in scanned(state, RESULTS, RESULTS_END):
+                commands = len(ends_together(value)) if is_together(value) else 1
+                self._kept.append((seq_of_key(key), len(value), commands))
         return self._kept

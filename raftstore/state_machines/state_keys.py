@@ -13,9 +13,11 @@
 ``02 06``                          the channel time, if rows of the channel ever had an expiry
 ``02 07``                          up to which seq outcomes are trimmed (``trimmed_outcomes``)
 ``02 08``                          head of a user's machine (``machine_state.MachineHead``)
-``02 09 seq8``                     what it made of the command at this seq (``machine_state``)
+``02 09 seq8``                     what it made of the command at this seq, or of those of a record
+                                   that ends there (``machine_state``)
 ``02 0a n4``                       chunk ``n`` of the snapshot of a machine in memory
-``02 0b seq8``                     a command that came behind that snapshot
+``02 0b seq8``                     a command that came behind that snapshot, or those of a record
+                                   (``machine_journal``)
 ``02 0c``                          of a machine whose state came from a backup: how far it has come,
                                    and where it goes on (``machine_origin.MachineOrigin``)
 ``02 0d``                          which limits of commands are in force (``machine_state``)
@@ -31,6 +33,7 @@ Numbers are big-endian, so the order of the keys is theirs. Every value is ``[fo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
@@ -74,8 +77,14 @@ UNHASHED: Final = (OUTCOMES,)
 the same."""
 
 STATE_FORMAT: Final = 1
+TOGETHER_FORMAT: Final = 2
+"""Of what commands that shared a record left behind together; versions without it stop at them."""
 HASH_BYTES: Final = 16
+SCANNED_AT_ONCE: Final = 1_000
+"""Values read at a time where all of a kind are read."""
 
+_PREFIX: Final = bytes((STATE_FORMAT,))
+_TOGETHER_PREFIX: Final = bytes((TOGETHER_FORMAT,))
 _CHUNK: Final = Struct(">QIQI")
 _OUTCOME: Final = Struct(">QII")
 
@@ -124,12 +133,19 @@ def seq_of_outcome(key: bytes) -> Seq | None:
 
 
 def result_key(seq: int) -> bytes:
-    """The key of what a user's machine made of the command at this seq."""
+    """The key of what a user's machine made of the command at this seq, or of the commands of a
+    record of which it is the last."""
     return RESULTS + seq.to_bytes(8, "big")
 
 
+def seq_of_key(key: bytes) -> Seq:
+    """The seq in the key of a result or of an entry of the journal."""
+    return Seq(int.from_bytes(key[2:], "big"))
+
+
 def journal_key(seq: int) -> bytes:
-    """The key of a command that a machine in memory applied since its snapshot."""
+    """The key of a command that a machine in memory applied since its snapshot, or of the commands
+    of a record of which it is the last."""
     return JOURNAL + seq.to_bytes(8, "big")
 
 
@@ -160,15 +176,26 @@ def end_key(n: int, writer: str) -> bytes:
 
 def packed(value: msgspec.Struct) -> bytes:
     """Return the stored form of a value."""
-    return bytes((STATE_FORMAT,)) + _ENCODER.encode(value)
+    return _PREFIX + _ENCODER.encode(value)
 
 
-def unpacked(stored: bytes, kind: type[Kind]) -> Kind:
-    """Return the value; NewerFormatError or CorruptRecordError when this version cannot."""
-    if stored[:1] > bytes((STATE_FORMAT,)):
+def packed_together(value: msgspec.Struct) -> bytes:
+    """Return the stored form of what commands that shared a record left behind together."""
+    return _TOGETHER_PREFIX + _ENCODER.encode(value)
+
+
+def is_together(stored: bytes) -> bool:
+    """Whether it is of commands that shared a record."""
+    return stored[:1] == _TOGETHER_PREFIX
+
+
+def unpacked(stored: bytes, kind: type[Kind], newest: int = STATE_FORMAT) -> Kind:
+    """Return the value; NewerFormatError or CorruptRecordError when this version cannot.
+    ``newest``: the format of such values that this version reads."""
+    if stored[:1] > bytes((newest,)):
         raise NewerFormatError(
             f"a {kind.__name__} is stored in format {stored[0]}, this version reads "
-            f"{STATE_FORMAT}; run a newer version on this node"
+            f"{newest}; run a newer version on this node"
         )
     try:
         return msgspec.msgpack.decode(memoryview(stored)[1:], type=kind)
@@ -182,3 +209,10 @@ def read_state(state: StateReader, key: bytes, kind: type[Kind]) -> Kind | None:
     """The value of a key, if there is one."""
     stored = state.get(key)
     return None if stored is None else unpacked(stored, kind)
+
+
+def scanned(state: StateReader, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All pairs of [start, stop), some at a time."""
+    while found := state.scan(start, stop, SCANNED_AT_ONCE):
+        yield from found
+        start = found[-1][0] + b"\0"

@@ -8,7 +8,7 @@ raises is a failure: nothing is written, and nothing behind the command is appli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -38,6 +38,8 @@ from raftstore.protocol.machine_restore import check_portion, decode_portion
 from raftstore.protocol.machines import (
     LIMITS,
     MACHINE_KINDS,
+    TOGETHER_LIMITS,
+    CommandEnd,
     MachineStep,
     Step,
     check_command,
@@ -51,7 +53,6 @@ from raftstore.record_machine import (
     DEFAULT_RULES,
     ApplyResult,
     CommandMachine,
-    KeptResult,
     MachineRules,
     MachineSource,
     QueryAtWork,
@@ -62,6 +63,12 @@ from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE, refuse_kind, refuse_payload
 from raftstore.state_machines.command_overlay import ViewOver
 from raftstore.state_machines.command_state import UNBOUNDED, CommandState, NoState
+from raftstore.state_machines.machine_journal import (
+    commands_of_entry,
+    entry_of,
+    entry_together,
+    journal_of,
+)
 from raftstore.state_machines.machine_origin import (
     NOT_WHOLE,
     MachineOrigin,
@@ -71,36 +78,35 @@ from raftstore.state_machines.machine_origin import (
     read_origin,
     seen_seq,
 )
+from raftstore.state_machines.machine_reasons import cut, text_of, version_lacking, what_of
 from raftstore.state_machines.machine_state import (
-    SCANNED_AT_ONCE,
     Ends,
-    JournalEntry,
+    EndsTogether,
     LimitsInForce,
     MachineHead,
     Results,
-    kept_result,
+    kept_ends,
     read_head,
     read_limits,
     read_result,
 )
 from raftstore.state_machines.state_keys import (
-    JOURNAL,
-    JOURNAL_END,
     MACHINE_CHUNKS,
     MACHINE_CHUNKS_END,
     MACHINE_HEAD,
     MACHINE_LIMITS,
+    is_together,
     journal_key,
     machine_chunk_key,
     packed,
-    result_key,
+    packed_together,
+    scanned,
     unpacked,
 )
-from raftstore.types import Guid, RecordKind, Seq, Term
+from raftstore.types import RecordKind, Seq
 
-REASON_CHARS_MAX: Final = 1_000
-"""Of the text of what a machine raised."""
-CROWDED: Final = KeptResult(is_rejected=True, reason=CROWDED_OUT)
+CROWDED: Final = CommandEnd(is_rejected=True, reason=CROWDED_OUT)
+SKIPPED: Final = CommandEnd(is_rejected=True, reason="an operator had it skipped", is_skipped=True)
 Writes = list[tuple[bytes, bytes | None]]
 
 
@@ -151,7 +157,8 @@ class UserMachine(CommandMachine):
         self._origin: MachineOrigin | None = None
         self._limits = LimitsInForce()
         """Read with the head."""
-        self._journal: list[Seq] = []
+        self._journal: list[bytes] = []
+        """The keys of its entries."""
         self._results.forget()
 
     def skip(self, seq: Seq) -> None:
@@ -184,9 +191,9 @@ class UserMachine(CommandMachine):
             source = self._source
             assert source is not None, "the machine was made of it"
             if source.version < head.version or source.oldest_version > head.version:
-                return ApplyResult((), failure=_version_lacking(source, head.version))
+                return ApplyResult((), failure=version_lacking(source, head.version))
             if record.kind is RecordKind.MACHINE_COMMANDS:
-                return self._commands(machine, record, view)
+                return self._commands(machine, head, record, view)
             return self._command(machine, head, record, view)
         except DecodeError as error:
             raise refuse_payload(record, error) from error
@@ -212,17 +219,18 @@ class UserMachine(CommandMachine):
         """The number of the limits by which the next command is judged."""
         return read_limits(get).number
 
-    def ends_of(self, answer: bytes, commands: int) -> list[KeptResult]:
+    def ends_of(self, answer: bytes, commands: int) -> Sequence[CommandEnd]:
         """The ends of so many commands of one record, as ``ApplyResult.answer`` has them."""
-        stored = (answer,) if commands == 1 else unpacked(answer, Ends).stored
-        return [kept_result(each) for each in stored]
+        if commands == 1 or is_together(answer):
+            return kept_ends(answer)
+        return [each for stored in unpacked(answer, Ends).stored for each in kept_ends(stored)]
 
-    def kept_end(self, seq: Seq, get: Callable[[bytes], bytes | None]) -> KeptResult | None:
+    def kept_end(self, seq: Seq, state: StateReader) -> CommandEnd | None:
         """The end of the command at a seq as the state keeps it; None: it is kept no longer."""
-        stored = get(result_key(seq))
-        if stored is not None:
-            return kept_result(stored)
-        return kept_of_portion(seq, get) if self._from_backup else None
+        kept = read_result(state, seq)
+        if kept is None and self._from_backup:
+            return kept_of_portion(seq, state.get)
+        return kept
 
     @property
     def is_in_memory(self) -> bool | None:
@@ -232,7 +240,7 @@ class UserMachine(CommandMachine):
 
     def query(
         self, key: bytes, request: bytes, view: StateView, get: Callable[[bytes], bytes | None]
-    ) -> KeptResult:
+    ) -> CommandEnd:
         """Ask a machine with its state on the disk, away from the node's thread; a request that it
         refuses is rejected, and an error of it is a RejectedError's kind of answer, too."""
         try:
@@ -241,7 +249,7 @@ class UserMachine(CommandMachine):
             raise
         except BaseException as error:  # noqa: BLE001 - the code is somebody else's
             self._leave_interrupts(error)
-            return KeptResult(is_rejected=True, reason=_what(error))
+            return CommandEnd(is_rejected=True, reason=what_of(error))
         if isinstance(machine, MemoryMachine):  # S7.3: a new one has nothing of what was applied
             self._is_in_memory = True
             raise UnavailableError("the machine has its state in memory; ask it between commands")
@@ -250,14 +258,14 @@ class UserMachine(CommandMachine):
             raise UnavailableError(f"{NOT_WHOLE}; wait for the restore to end")
         return self._ask(machine, key, request, view, read_head(get))
 
-    def query_memory(self, key: bytes, request: bytes, state: StateReader) -> KeptResult:
+    def query_memory(self, key: bytes, request: bytes, state: StateReader) -> CommandEnd:
         """Ask a machine in memory, between commands; raises nothing."""
         try:
             machine, head = self._ready(state)
         except _FailedError as failed:
             self.forget()
             self._leave_interrupts(failed.__cause__)
-            return KeptResult(is_rejected=True, reason=str(failed))
+            return CommandEnd(is_rejected=True, reason=str(failed))
         self.at_work = QueryAtWork(key)
         try:
             return self._ask(machine, key, request, NoState(), head)
@@ -290,22 +298,18 @@ class UserMachine(CommandMachine):
             self._source = self._load()
             return self._source.make()
         except BaseException as error:
-            raise _FailedError(_what(error)) from error
+            raise _FailedError(what_of(error)) from error
 
     def _restore(self, machine: MemoryMachine, head: MachineHead, state: StateReader) -> None:
         """Bring a new object to where the commands before left the last one."""
         if head.chunks:
-            chunks = _values(state, MACHINE_CHUNKS, MACHINE_CHUNKS_END)
+            chunks = scanned(state, MACHINE_CHUNKS, MACHINE_CHUNKS_END)
             self._restore_chunks(machine, [value[1:] for _, value in chunks])
         self._journal = []
-        for key, value in _values(state, JOURNAL, JOURNAL_END):
-            seq, entry = Seq(int.from_bytes(key[2:], "big")), unpacked(value, JournalEntry)
-            record = Record(
-                Term(entry.term), seq, 1, Guid(entry.guid), entry.timestamp_ms, b"",
-                RecordKind.MACHINE_COMMAND, entry.payload,
-            )  # fmt: skip
-            self._run(machine, record, NoState(), entry.version)
-            self._journal.append(seq)
+        for key, stored in journal_of(state):
+            for each, version in commands_of_entry(key, stored):
+                self._run(machine, each, NoState(), version)
+            self._journal.append(key)
 
     @staticmethod
     def _restore_chunks(machine: UserStateMachine, chunks: list[bytes]) -> None:
@@ -314,7 +318,7 @@ class UserMachine(CommandMachine):
             with any_depth():
                 machine.restore(iter(chunks))
         except BaseException as error:
-            text = f"its snapshot of {len(chunks)} chunks does not restore: {_what(error)}"
+            text = f"its snapshot of {len(chunks)} chunks does not restore: {what_of(error)}"
             raise _FailedError(text) from error
 
     def _is_limited(self, seq: Seq) -> bool:
@@ -330,7 +334,7 @@ class UserMachine(CommandMachine):
         state: CommandState | NoState,
         version: int,
         record: Record | None = None,
-    ) -> KeptResult:
+    ) -> CommandEnd:
         """Have the machine apply a command, as it is given it. Raises _FailedError, or StorageError
         of a read. ``record``: the command as the log has it."""
         self.at_work = record or seen
@@ -348,18 +352,18 @@ class UserMachine(CommandMachine):
         record: Record,
         state: CommandState | NoState,
         version: int,
-    ) -> KeptResult:
+    ) -> CommandEnd:
         key, payload = decode_command(record.payload)
         # Codecs are those of the class: an object may have attributes of these names.
         codecs = type(machine)
         try:
             command = codecs.commands.decode(payload)
         except (SchemaError, ValueError) as error:
-            return KeptResult(
-                is_rejected=True, reason=_cut(f"the command is none of this machine: {error}")
+            return CommandEnd(
+                is_rejected=True, reason=cut(f"the command is none of this machine: {error}")
             )
         except BaseException as error:
-            raise _FailedError(f"the codec of its commands raised {_what(error)}") from error
+            raise _FailedError(f"the codec of its commands raised {what_of(error)}") from error
         seed = record.guid + record.last_seq.to_bytes(8, "big")
         context = CommandContext(
             state, key, record.last_seq, record.term, record.timestamp_ms, record.guid,
@@ -368,17 +372,17 @@ class UserMachine(CommandMachine):
         try:
             result = _bytes_of(codecs.results.encode(machine.apply(command, context)))
         except (RejectedError, StateLimitError) as error:
-            return KeptResult(is_rejected=True, reason=_text(error))
+            return CommandEnd(is_rejected=True, reason=text_of(error))
         except BaseException as error:
             if isinstance(state, CommandState) and state.broken is not None:
                 raise state.broken from error
-            raise _FailedError(_what(error)) from error
+            raise _FailedError(what_of(error)) from error
         if isinstance(state, CommandState) and state.broken is not None:
             raise state.broken
         if len(result) > RESULT_BYTES_MAX:
             text = f"its result has {len(result)} bytes, at most {RESULT_BYTES_MAX} are allowed"
-            return KeptResult(is_rejected=True, reason=text)
-        return KeptResult(result)
+            return CommandEnd(is_rejected=True, reason=text)
+        return CommandEnd(result)
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -386,10 +390,41 @@ class UserMachine(CommandMachine):
         """Take in a part of the state of a backup. No code of the machine is needed for it."""
         if not self._from_backup:
             reason = "the channel set was not created by a restore"
-            return ApplyResult((), answer=packed(KeptResult(is_rejected=True, reason=reason)))
+            return ApplyResult((), answer=packed(CommandEnd(is_rejected=True, reason=reason)))
         result = apply_portion(decode_portion(record.payload), record, state)
         self.forget()
         return result
+
+    def _end_of(
+        self,
+        machine: UserStateMachine,
+        record: Record,
+        seen: Record,
+        changes: CommandState | NoState,
+        version: int,
+        room: _Room | None,
+    ) -> CommandEnd:
+        """Have a command applied, or skipped. ``room``: of the record that it shares; a command
+        that goes over it is crowded out, and so are all behind, for they come in the order in which
+        they were begun."""
+        if record.last_seq in self._skips:
+            end = SKIPPED
+        elif room is not None and room.left < 0:
+            end = CROWDED
+        else:
+            end = self._run(machine, seen, changes, version, record)
+            if room is not None and type(changes) is CommandState and not end.is_rejected:
+                room.left -= changes.bytes
+                end = CROWDED if room.left < 0 else end
+        if type(changes) is CommandState:
+            changes.end()
+        return end
+
+    def _changes(self, machine: UserStateMachine, seq: Seq, view: RecordView) -> Any:
+        """The state that a command changes; ``seq``: as the machine is given it."""
+        if isinstance(machine, MemoryMachine):
+            return NoState()
+        return CommandState(view, COMMAND_WRITE_BYTES_MAX if self._is_limited(seq) else UNBOUNDED)
 
     def _command(
         self,
@@ -401,91 +436,115 @@ class UserMachine(CommandMachine):
         *,
         is_shared: bool = False,
     ) -> ApplyResult:
-        """``room``: of the record that it shares; a command that goes over it is crowded out, and
-        so are all behind, for they come in the order in which they were begun. ``is_shared``: the
-        head is left to ``_commands``, which writes it once behind all of them."""
-        seq, in_memory = record.last_seq, isinstance(machine, MemoryMachine)
+        """``is_shared``: the head is left to ``_commands``, which writes it once behind all of
+        them."""
         seen = as_the_machine_sees(record, self._origin, head)
-        bytes_max = COMMAND_WRITE_BYTES_MAX if self._is_limited(seen.last_seq) else UNBOUNDED
-        changes = NoState() if in_memory else CommandState(view, bytes_max)
-        if seq in self._skips:
-            kept = KeptResult(
-                is_rejected=True, reason="an operator had it skipped", is_skipped=True
-            )
-        elif room is not None and room.left < 0:
-            kept = CROWDED
-        else:
-            kept = self._run(machine, seen, changes, head.version, record)
-            if room is not None and isinstance(changes, CommandState) and not kept.is_rejected:
-                room.left -= changes.bytes
-                kept = CROWDED if room.left < 0 else kept
-        if isinstance(changes, CommandState):
-            changes.end()
-        stored = packed(kept)
-        head, beside = self._results.put(head, seq, stored, view.state)
+        changes = self._changes(machine, seen.last_seq, view)
+        end = self._end_of(machine, record, seen, changes, head.version, room)
+        stored = packed(end)
+        head, beside = self._results.put(head, record.last_seq, stored, view.state)
         head = replace(
             head, commands=head.commands + 1, time_ms=seen.timestamp_ms, seq=seen.last_seq
         )
-        writes: Iterable[tuple[bytes, bytes | None]] = ()
-        # A command that is rejected leaves nothing but its result.
-        if isinstance(changes, CommandState) and not kept.is_rejected:
-            written = changes.written.items()
-            writes = [(key, None if value is None else seal(key, value)) for key, value in written]
-        if isinstance(machine, MemoryMachine) and not kept.is_skipped:
-            head = self._note(machine, head, seen, beside)
+        if isinstance(machine, MemoryMachine) and not end.is_skipped:
+            entry = entry_of(seen, head.version)
+            head = self._note(machine, head, journal_key(seen.last_seq), entry, 1, beside)
         if not is_shared:
             beside.append((MACHINE_HEAD, packed(head)))
         self._head = head
-        self._skips.discard(seq)
-        return ApplyResult(writes, state_writes=beside, answer=stored)
+        self._skips.discard(record.last_seq)
+        return ApplyResult(_sealed(changes, end), state_writes=beside, answer=stored)
 
-    def _commands(self, machine: UserStateMachine, record: Record, view: RecordView) -> ApplyResult:
+    def _commands(
+        self, machine: UserStateMachine, head: MachineHead, record: Record, view: RecordView
+    ) -> ApplyResult:
         """One after the other, each as if it had a record of its own; written together, or none."""
-        over, ends, skips = ViewOver(view), [], set(self._skips)
-        room = _Room() if self._is_limited(seen_seq(record.last_seq, self._origin)) else None
-        for each in commands_in(record):
-            assert self._head is not None, "a command is applied before the head is known"
-            try:
+        over, skips = ViewOver(view), set(self._skips)
+        is_limited = self._is_limited(seen_seq(record.last_seq, self._origin))
+        room = _Room() if is_limited else None
+        each = record
+        try:
+            if self._limits.number >= TOGETHER_LIMITS:
+                ends: list[CommandEnd] = []
+                seen = record
+                for each in commands_in(record):
+                    seen = as_the_machine_sees(each, self._origin, head)
+                    changes = self._changes(machine, seen.last_seq, over)
+                    end = self._end_of(machine, each, seen, changes, head.version, room)
+                    over.take(each.last_seq, _sealed(changes, end))
+                    ends.append(end)
+                return self._ended_together(machine, head, record, seen, ends, over, view.state)
+            answers: list[bytes] = []
+            for each in commands_in(record):
+                assert self._head is not None, "a command is applied before the head is known"
                 result = self._command(machine, self._head, each, over, room, is_shared=True)
-            except _FailedError as failed:
-                self.forget()
-                self._skips = skips  # those before it were not applied either
-                self._leave_interrupts(failed.__cause__)
-                at = each.last_seq, each.guid
-                return ApplyResult((), failure=str(failed), failed_at=at)
-            over.take(each.last_seq, result)
-            ends.append(result.answer or b"")
+                over.take(each.last_seq, result.writes, result.state_writes)
+                answers.append(result.answer or b"")
+        except _FailedError as failed:
+            self.forget()
+            self._skips = skips  # those before it were not applied either
+            self._leave_interrupts(failed.__cause__)
+            return ApplyResult((), failure=str(failed), failed_at=(each.last_seq, each.guid))
         assert self._head is not None, "each command left one"
         over.state.written[MACHINE_HEAD] = packed(self._head)
         return ApplyResult(
             tuple(over.rows.items()),
             state_writes=tuple(over.state.written.items()),
-            answer=packed(Ends(tuple(ends))),
+            answer=packed(Ends(tuple(answers))),
         )
 
+    def _ended_together(  # noqa: PLR0917 - each is one thing that it works with
+        self,
+        machine: UserStateMachine,
+        head: MachineHead,
+        record: Record,
+        seen: Record,
+        ends: list[CommandEnd],
+        over: ViewOver,
+        state: StateReader,
+    ) -> ApplyResult:
+        """All commands of a record were applied; ``seen``: the last one as the machine was given
+        it. What they leave behind is one result and one entry of the journal."""
+        count = len(ends)
+        stored = packed_together(EndsTogether(tuple(ends)))
+        head, beside = self._results.put(head, record.last_seq, stored, state, count)
+        head = replace(
+            head, commands=head.commands + count, time_ms=seen.timestamp_ms, seq=seen.last_seq
+        )
+        skipped = tuple(place for place, end in enumerate(ends, start=1) if end.is_skipped)
+        if isinstance(machine, MemoryMachine) and len(skipped) < count:
+            entry = entry_together(seen, record, head.version, skipped)
+            noted, key = count - len(skipped), journal_key(seen.last_seq)
+            head = self._note(machine, head, key, entry, noted, beside)
+        beside.append((MACHINE_HEAD, packed(head)))
+        self._head = head
+        self._skips.difference_update(range(record.base_seq, record.last_seq + 1))
+        return ApplyResult(tuple(over.rows.items()), state_writes=beside, answer=stored)
+
     def _note(
-        self, machine: MemoryMachine, head: MachineHead, record: Record, beside: Writes
+        self,
+        machine: MemoryMachine,
+        head: MachineHead,
+        key: bytes,
+        entry: bytes,
+        commands: int,
+        beside: Writes,
     ) -> MachineHead:
-        """Keep a command of a machine in memory, or all that it has become.
+        """Keep an entry of so many commands of a machine in memory, or all that it has become.
 
         Rejected ones are among them: they may have changed the object, if they should not.
         """
-        entry = packed(
-            JournalEntry(
-                record.term, record.timestamp_ms, record.guid, head.version, bytes(record.payload)
-            )
-        )
         size = head.journal_bytes + len(entry)
         if size < max(self._rules.journal_bytes, 2 * head.snapshot_bytes):
-            self._journal.append(record.last_seq)
-            beside.append((journal_key(record.last_seq), entry))
-            return replace(head, journal=head.journal + 1, journal_bytes=size)
+            self._journal.append(key)
+            beside.append((key, entry))
+            return replace(head, journal=head.journal + commands, journal_bytes=size)
         chunks = _snapshot_of(machine)
         # Before what it replaces is gone: commands that are still there lead to the same state.
         self._restore_chunks(self._made(), chunks)
         beside += [(machine_chunk_key(n), b"\x01" + chunk) for n, chunk in enumerate(chunks)]
         beside += [(machine_chunk_key(n), None) for n in range(len(chunks), head.chunks)]
-        beside += [(journal_key(seq), None) for seq in self._journal]
+        beside += [(kept, None) for kept in self._journal]
         self._journal = []
         return replace(
             head, chunks=len(chunks), snapshot_bytes=sum(map(len, chunks)), journal=0,
@@ -518,8 +577,12 @@ class UserMachine(CommandMachine):
         if number > LIMITS:
             text = f"limits {number} of commands come into force, and this version of raftstore"
             return ApplyResult((), failure=f"{text} knows {LIMITS}; install a newer one")
-        self._limits = LimitsInForce(number, seen_seq(record.last_seq, self._origin))
-        return ApplyResult((), state_writes=((MACHINE_LIMITS, packed(self._limits)),))
+        behind = seen_seq(record.last_seq, self._origin)
+        if self._limits.number:
+            behind = self._limits.behind  # those of 1 stay in force from their place on
+        self._limits = LimitsInForce(number, behind)
+        stored = (packed_together if number >= TOGETHER_LIMITS else packed)(self._limits)
+        return ApplyResult((), state_writes=((MACHINE_LIMITS, stored),))
 
     def _ask(
         self,
@@ -528,7 +591,7 @@ class UserMachine(CommandMachine):
         request: bytes,
         view: StateView,
         head: MachineHead | None,
-    ) -> KeptResult:
+    ) -> CommandEnd:
         known = head or MachineHead(self._first_version)
         context = QueryContext(view, key, known.seq, known.time_ms, self._partition, known.version)
         try:
@@ -536,15 +599,15 @@ class UserMachine(CommandMachine):
             asked = codecs.queries.decode(request)
             answer = _bytes_of(codecs.answers.encode(machine.query(asked, context)))
         except RejectedError as error:
-            return KeptResult(is_rejected=True, reason=_text(error))
+            return CommandEnd(is_rejected=True, reason=text_of(error))
         # A StorageError, too: of a read that failed the view knows, and this one is its own.
         except BaseException as error:  # noqa: BLE001 - the code is somebody else's
             self._leave_interrupts(error)
-            return KeptResult(is_rejected=True, reason=_what(error))
+            return CommandEnd(is_rejected=True, reason=what_of(error))
         if len(answer) > RESULT_BYTES_MAX:
             text = f"the answer has {len(answer)} bytes, at most {RESULT_BYTES_MAX} are allowed"
-            return KeptResult(is_rejected=True, reason=text)
-        return KeptResult(answer)
+            return CommandEnd(is_rejected=True, reason=text)
+        return CommandEnd(answer)
 
     def _leave_interrupts(self, error: BaseException | None) -> None:
         """All that a machine raises is about the machine, for no thread of a node may end by it,
@@ -559,7 +622,7 @@ def _snapshot_of(machine: MemoryMachine) -> list[bytes]:
         with any_depth():  # it is a state that commands led to, whatever their limits were
             chunks = [_bytes_of(chunk) for chunk in machine.snapshot()]
     except BaseException as error:
-        raise _FailedError(f"its snapshot cannot be taken: {_what(error)}") from error
+        raise _FailedError(f"its snapshot cannot be taken: {what_of(error)}") from error
     longest = max(map(len, chunks), default=0)
     if longest > STATE_VALUE_BYTES_MAX:
         text = f"a chunk of its snapshot has {longest} bytes, at most {STATE_VALUE_BYTES_MAX} are"
@@ -568,45 +631,17 @@ def _snapshot_of(machine: MemoryMachine) -> list[bytes]:
     return chunks or [b""]
 
 
+def _sealed(
+    changes: CommandState | NoState, end: CommandEnd
+) -> Sequence[tuple[bytes, bytes | None]]:
+    """The rows that a command leaves; one that is rejected leaves nothing but its end."""
+    if not isinstance(changes, CommandState) or end.is_rejected:
+        return ()
+    written = changes.written.items()
+    return [(key, None if value is None else seal(key, value)) for key, value in written]
+
+
 def _bytes_of(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise TypeError(f"{type(value).__name__} where bytes belong: {value!r:.80}")
     return value
-
-
-def _values(state: StateReader, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-    while found := state.scan(start, stop, SCANNED_AT_ONCE):
-        yield from found
-        start = found[-1][0] + b"\0"
-
-
-def _version_lacking(machine: MachineSource, version: int) -> str:
-    text = f"version {version} is in force, and this node has {machine.version}"
-    if machine.oldest_version > version:
-        text = f"{text}, which goes back to {machine.oldest_version} and no further"
-    return f"{text}; install code that has it, and restart the node"
-
-
-def _what(error: BaseException) -> str:
-    """The text about what was raised, and where."""
-    text = f"{type(error).__name__}: {_text(error)}"
-    trace: Any = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return _cut(text)
-    file = trace.tb_frame.f_code.co_filename.rpartition("/")[2]
-    return _cut(f"{text} ({file}:{trace.tb_lineno})")
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return _cut(str(error))
-    except BaseException as broken:  # noqa: BLE001 - the text is of somebody else's class
-        return f"(its text raised {type(broken).__name__})"
-
-
-def _cut(text: str) -> str:
-    # A text of the file system may have halves of characters, which nothing encodes.
-    text = text.encode(errors="backslashreplace").decode()
-    return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}…"

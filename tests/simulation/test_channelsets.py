@@ -21,7 +21,7 @@ from raftstore.errors import (
     UnknownMachineError,
 )
 from raftstore.machine import MemoryMachine, StateMachine
-from raftstore.policy.levels import MACHINE_LIMITS_LEVEL
+from raftstore.policy.levels import MACHINE_LIMITS_LEVEL, newest_limits
 from raftstore.ports.machine import NoMachines
 from raftstore.ports.tables import TableStore
 from raftstore.protocol.machines import (
@@ -302,6 +302,11 @@ def test_limits_come_into_force_when_the_last_node_knows_them() -> None:
     world.run(3 * ASK_AGAIN_MS)
     world.total(1)
     assert world.limits() == [0, 0, 0]
+    older = MACHINE_LIMITS_LEVEL
+    world.restart(Counter, levels=(LEVEL, older, LEVEL))
+    world.wait(lambda: world.limits() == [newest_limits([older])] * 3)
+    world.run(3 * ASK_AGAIN_MS)
+    assert world.limits() == [newest_limits([older])] * 3 != [LIMITS] * 3
     world.restart(Counter, levels=(LEVEL,) * 3)
     world.wait(lambda: world.limits() == [LIMITS] * 3)
     assert world.total(1) == 2

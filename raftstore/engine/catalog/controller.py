@@ -49,6 +49,7 @@ from raftstore.engine.peers.peer_watch import PeerWatch
 from raftstore.errors import Refusal, StoreTooOldError, UnavailableError, UnknownChannelError
 from raftstore.policy.levels import (
     LEVEL_OF_KIND,
+    newest_limits,
     why_format_is_too_new,
     why_kind_is_too_new,
 )
@@ -180,7 +181,7 @@ class CatalogController:
         self.machine_steps = MachineSteps(
             StepParts(
                 self, self._channels, parts, answers, self.codes, self._watch.reports,
-                self.refusal_of,
+                lambda: newest_limits(self.levels().values()),
             )
         )  # fmt: skip
 

@@ -28,7 +28,6 @@ from raftstore.errors import (
     refusal_by_code,
 )
 from raftstore.protocol.machines import (
-    LIMITS,
     MachineCode,
     SkipCommand,
     Step,
@@ -63,8 +62,8 @@ class StepParts:
     answers: ClientAnswers
     codes: MachineCodes
     reports: Reports
-    refusal_of: Callable[[RecordKind], Refusal | None]
-    """Why a record of this kind must not be written: some node could not read it."""
+    newest_limits: Callable[[], int]
+    """The newest set of limits of commands that every node knows."""
 
 
 class MachineSteps:
@@ -158,21 +157,20 @@ class MachineSteps:
         if not commands.is_whole:
             return
         get = partial(self._of.parts.tables.state_get, runner.channel)
-        if commands.machine.limits_in_force(get) < LIMITS:
-            self._raise_limits(runner, now_ms)
+        if commands.machine.limits_in_force(get) < (limits := self._of.newest_limits()):
+            self._raise_limits(runner, limits, now_ms)
         in_force = commands.machine.version_in_force(get)
         self._of.codes.find(table.machine, partial(self._compare, runner, in_force), now_ms)
 
-    def _raise_limits(self, runner: ChannelRunner, now_ms: int) -> None:
-        """Once every node reads it: what a command may do changes at one place of the log."""
-        kind = RecordKind.MACHINE_LIMITS
-        if self._of.refusal_of(kind) is not None:
-            return
+    def _raise_limits(self, runner: ChannelRunner, limits: int, now_ms: int) -> None:
+        """From one place of the log on a command may do, and leaves, what these say."""
 
         def done(answer: PubAck | PubReject, at_ms: int) -> None:
             del answer, at_ms  # where it came to nothing it is proposed with a later look
 
-        self._of.view.proposals.propose(runner, encode_limits(LIMITS), done, now_ms, kind=kind)
+        self._of.view.proposals.propose(
+            runner, encode_limits(limits), done, now_ms, kind=RecordKind.MACHINE_LIMITS
+        )
 
     def _compare(self, runner: ChannelRunner, in_force: int, own: MachineCode, now_ms: int) -> None:
         """This node's code is known: if it is newer than what is in force, ask the others."""

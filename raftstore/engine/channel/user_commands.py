@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import asdict, replace
 
+from raftstore.engine.channel.applied_state import AppliedState
 from raftstore.engine.channel.apply_feed import APPLY_BYTES_PER_STEP, ApplyFeed
 from raftstore.engine.channel.channel_parts import ChannelParts
 from raftstore.engine.node_ports import CLIENT_HANDLE_SELF
@@ -25,15 +26,16 @@ from raftstore.ports.tables import Answers
 from raftstore.protocol.machine_restore import token_of_portion
 from raftstore.protocol.machines import (
     CommandAck,
+    CommandEnd,
     MachineStep,
     Step,
     decode_step,
 )
 from raftstore.protocol.publish import PubAck, PubMsg, PubReject
 from raftstore.protocol.records import Record
-from raftstore.protocol.shared_commands import CommandEnd, CommandsAck
+from raftstore.protocol.shared_commands import CommandsAck
 from raftstore.protocol.table_settings import TableSettings
-from raftstore.record_machine import CommandMachine, KeptResult, QueryAtWork, RecordMachine
+from raftstore.record_machine import CommandMachine, QueryAtWork, RecordMachine
 from raftstore.types import ChannelId, RecordKind, Seq, guid_text
 
 SLOW_MS: Final = 2_000
@@ -137,28 +139,29 @@ class UserCommands:
             return replace(message, message=f"{message.message}; {waits}")
         if client == CLIENT_HANDLE_SELF or type(message) is not PubAck:
             return message  # of the leader's own step, a refusal, or answered by the leader
-        ends = self._ends(message.base_seq, message.last_seq)
-        if None in ends:
+        kept = self._ends(message.base_seq, message.last_seq)
+        if kept is None:
             text = (
                 f"the command was applied at seq {message.last_seq}, and its result is not kept "
                 "any more; query the machine to see what it did"
             )
             return PubReject(self._channel, message.term, message.guid, GuidExpiredError.code, text)
-        kept = [CommandEnd(*astuple(end)) for end in ends if end is not None]
         if message.last_seq > message.base_seq:
             return CommandsAck(**asdict(message), ends=tuple(kept))
         return CommandAck(**asdict(message), **asdict(kept[0]))
 
-    def _ends(self, base_seq: Seq, last_seq: Seq) -> Sequence[KeptResult | None]:
-        """The ends of the commands of a record that is applied; None: it is kept no more."""
+    def _ends(self, base_seq: Seq, last_seq: Seq) -> Sequence[CommandEnd] | None:
+        """The ends of the commands of a record that is applied; None: they are kept no more."""
         fresh = self._fresh.get(last_seq)
         if fresh is not None:
             return self.machine.ends_of(fresh, last_seq - base_seq + 1)
-        return [self.kept_end(Seq(seq)) for seq in range(base_seq, last_seq + 1)]
+        kept = [self.kept_end(Seq(seq)) for seq in range(base_seq, last_seq + 1)]
+        known = [end for end in kept if end is not None]
+        return known if len(known) == len(kept) else None
 
-    def kept_end(self, seq: Seq) -> KeptResult | None:
+    def kept_end(self, seq: Seq) -> CommandEnd | None:
         """The end of the command at a seq, as it is stored; None: it is kept no more."""
-        return self.machine.kept_end(seq, partial(self._parts.tables.state_get, self._channel))
+        return self.machine.kept_end(seq, AppliedState(self._parts.tables, self._channel))
 
     @property
     def is_whole(self) -> bool:

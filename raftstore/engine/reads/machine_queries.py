@@ -23,9 +23,9 @@ from raftstore.engine.reads.scans import ReadRules
 from raftstore.engine.shares import GIVEN_UP, TOTAL_PER_LIMIT, Shares, Waits
 from raftstore.errors import OverloadedError, QueryError, Refusal, RequestError, StorageError
 from raftstore.ports.tables import Page, ReadDone, TableSnapshot, TableStore
-from raftstore.protocol.machines import MachineAnswer, MachineQuery
+from raftstore.protocol.machines import CommandEnd, MachineAnswer, MachineQuery
 from raftstore.protocol.reads import Served
-from raftstore.record_machine import CommandMachine, KeptResult, StateReader
+from raftstore.record_machine import CommandMachine, StateReader
 from raftstore.types import Seq
 
 PAGE_ROWS = 1_000
@@ -166,7 +166,7 @@ class MachineQueries:
 
     def _ask_disk(self, token: int, asked: _Asked, snapshot: TableSnapshot) -> ReadDone:
         """On the thread of users' queries: ask on a snapshot."""
-        said: KeptResult | Refusal | None = None
+        said: CommandEnd | Refusal | None = None
         if self._waits.get(token) is not None:
             request, view = asked.request, SnapshotView(snapshot)
             get = partial(_state_get, snapshot)
@@ -181,7 +181,7 @@ class MachineQueries:
 
     def _ask_memory(self, token: int, asked: _Asked, state: StateReader, applied: Seq) -> ReadDone:
         """On the apply thread, between commands: ask a machine in memory."""
-        said: KeptResult | None = None
+        said: CommandEnd | None = None
         if self._waits.get(token) is not None:
             request = asked.request
             said = asked.machine.query_memory(request.key, request.request, state)
@@ -192,7 +192,7 @@ class MachineQueries:
     def _on_asked(
         self,
         token: int,
-        said: KeptResult | Refusal | None,
+        said: CommandEnd | Refusal | None,
         snapshot: TableSnapshot | None,
         applied: Seq,
         now_ms: int,
@@ -215,7 +215,7 @@ class MachineQueries:
         if refusal is not None:
             self._refuse(token, refusal)
             return
-        assert isinstance(said, KeptResult)
+        assert isinstance(said, CommandEnd)
         self._waits.pop(token)
         served = asked.served if applied == 0 else _of_later(asked.served, applied)
         answer = MachineAnswer(

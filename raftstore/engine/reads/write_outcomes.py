@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import asdict, replace
 
 from raftstore.config import ReadSettings
 from raftstore.core.write_outcome import FENCED_MAX, WriteOutcome, WriteOutcomeFound
@@ -34,7 +34,7 @@ from raftstore.errors import (
 from raftstore.protocol.message import failed
 from raftstore.protocol.publish import WriteFate, WriteFateAnswer
 from raftstore.protocol.reads import Served
-from raftstore.protocol.shared_commands import CommandEnd, CommandFate, CommandFateAnswer
+from raftstore.protocol.shared_commands import CommandFate, CommandFateAnswer
 from raftstore.types import (
     GUID_BYTES,
     Level,
@@ -273,8 +273,7 @@ def _of_command(
     if answer.fate == WriteOutcome.COMMITTED.value and runner.commands is not None:
         seq = Seq(base_seq + request.place - 1)
         if base_seq <= seq <= answer.seq:
-            kept = runner.commands.kept_end(seq)
-            end = None if kept is None else CommandEnd(*astuple(kept))
+            end = runner.commands.kept_end(seq)
             answer = replace(answer, seq=seq)
         else:
             count = answer.seq - base_seq + 1

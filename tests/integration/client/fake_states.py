@@ -20,7 +20,7 @@ from raftstore.protocol.replica_checks import (
     ReadEntries,
 )
 from raftstore.rows.sealing import seal
-from raftstore.state_machines.machine_state import kept_result
+from raftstore.state_machines.machine_state import kept_ends
 
 if TYPE_CHECKING:
     from tests.integration.client.fake_cluster import Channel, FakeNode
@@ -41,7 +41,7 @@ def apply_really(channel: Channel, message: PubMsg, ack: PubAck) -> CommandAck:
     result = bench.apply(record)
     assert result.failure is None, result.failure
     assert result.answer is not None
-    kept = kept_result(result.answer)
+    kept = kept_ends(result.answer)[0]
     return CommandAck(**structs.asdict(ack), **structs.asdict(kept))
 
 

@@ -33,14 +33,16 @@ from raftstore.errors import (
     UnsupportedRequestError,
 )
 from raftstore.machine import CommandContext, MemoryMachine, StateMachine, codec
+from raftstore.protocol.machines import TOGETHER_LIMITS
 from raftstore.protocol.message import Failed, Message
 from raftstore.protocol.publish import PubMsg, PubReject
 from raftstore.protocol.replica_checks import ReadEntries
 from raftstore.state_machines.machine_origin import read_origin
-from raftstore.types import RecordKind
+from raftstore.types import RecordKind, Seq
 from tests.integration.client.fake_cluster import Channel, FakeCluster, FakeNode, fail
 from tests.integration.client.fake_requests import execute
 from tests.integration.client.play import QUICK, play
+from tests.unit.state_machines.test_shared_commands import shared
 
 ANY: Any = object()
 
@@ -160,6 +162,28 @@ def test_gap_12_channel_sets_come_back_with_all_that_they_had(tmp_path: Path) ->
         assert later[3] not in [each[3] for each in known]
         [all_known] = send(client, "m2", b"five")
         assert all_known[:4] == tally[-1]
+
+    run(work)
+
+
+def test_a_backup_of_commands_that_shared_records_has_them_one_by_one(tmp_path: Path) -> None:
+    """As every version reads them; what they did, and which guids and seqs they had, comes back.
+    The limits that it names are those by which the commands ended."""
+
+    def work(cluster: FakeCluster, client: Client) -> None:
+        [source] = channels(cluster, "m")
+        assert source.bench is not None
+        assert source.bench.limit(TOGETHER_LIMITS) is None
+        source.bench.apply(shared(source.bench, [b"a", b"bb", b"ccc"]))
+        source.seq = Seq(source.bench.seq)
+        before = send(client, "m", b"dddd")
+        made = backup.create_backup(client, str(tmp_path))
+        [partition] = next(each for each in made.sets if each.name == "m").partitions
+        assert (sum(file.rows for file in partition.journal), partition.limits) == (4, 1)
+        backup.restore_backup(client, str(tmp_path), channelsets={"m": "m2"})
+        [after] = send(client, "m2", b"new")
+        assert after[:4] == before[0]
+        assert [length for _, length, _ in after] == [1, 2, 3, 4, 3]
 
     run(work)
 

@@ -142,8 +142,8 @@ BACKUP_SET_RULES: tuple[Mutation, ...] = (
         "A portion whose answer was lost is called one whose result is gone.",
         Edit(
             "UserMachine.kept_end",
-            "kept_of_portion(seq, get) if self._from_backup else None",
-            "None",
+            "kept is None and self._from_backup",
+            "False",
         ),
         directed(ORIGIN + "a_portion_whose_answer_was_lost_is_answered_again"),
     ),

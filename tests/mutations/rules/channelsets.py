@@ -12,6 +12,7 @@ STEPS = "tests/unit/engine/catalog/test_machine_steps.py::test_"
 WORLDS = "tests/simulation/test_channelsets.py::test_"
 SHARED = "tests/unit/state_machines/test_shared_commands.py::test_"
 LIMITS = "tests/unit/state_machines/test_command_limits.py::test_"
+KEPT = "tests/unit/state_machines/test_commands_together.py::test_"
 WAITING = "tests/unit/engine/channel/test_user_commands.py::test_"
 SEQUENCER = "tests/unit/core/test_sequencer.py::test_"
 FATE = "tests/unit/core/test_fate.py::test_"
@@ -26,9 +27,9 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "S10-rejected-writes",
         "A command that the machine rejected leaves what it had written.",
         Edit(
-            "UserMachine._command",
-            "isinstance(changes, CommandState) and not kept.is_rejected",
-            "isinstance(changes, CommandState)",
+            "_sealed",
+            "not isinstance(changes, CommandState) or end.is_rejected",
+            "not isinstance(changes, CommandState)",
         ),
         directed(ADAPTER + "a_rejected_command_leaves_its_result_and_nothing_else"),
     ),
@@ -47,7 +48,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "A machine in memory applies again, after a restart, what its snapshot holds.",
         Edit(
             "UserMachine._note",
-            "beside += [(journal_key(seq), None) for seq in self._journal]",
+            "beside += [(kept, None) for kept in self._journal]",
             "",
         ),
         directed(ADAPTER + "a_machine_in_memory_comes_back_from_its_snapshot_and_what_came_behind"),
@@ -61,7 +62,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
     mutation(
         "S10-state-of-another-command",
         "A machine writes into the state of a command that has ended, and it is lost in silence.",
-        Edit("UserMachine._command", "changes.end()", "pass"),
+        Edit("UserMachine._end_of", "changes.end()", "pass"),
         directed(HOSTILE + "the_state_of_a_command_that_has_ended_can_be_used_no_more"),
     ),
     mutation(
@@ -108,7 +109,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
             "if len(result) > RESULT_BYTES_MAX:\n"
             '    text = f"its result has {len(result)} bytes, at most {RESULT_BYTES_MAX} are '
             'allowed"\n'
-            "    return KeptResult(is_rejected=True, reason=text)",
+            "    return CommandEnd(is_rejected=True, reason=text)",
             "",
         ),
         directed(ADAPTER + "a_broken_table_ends_the_node_whatever_the_machine_makes_of_it"),
@@ -218,6 +219,64 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(SHARED + "a_machine_in_memory_forgets_the_first_half_of_a_record_that_failed"),
     ),
     mutation(
+        "S10-together-sight",
+        "A command does not see what those before it wrote whose ends are kept with its own.",
+        Edit("UserMachine._commands", "over.take(each.last_seq, _sealed(changes, end))", "pass"),
+        directed(SHARED + "a_command_sees_what_those_before_it_in_the_record_wrote_and_removed[2]"),
+    ),
+    mutation(
+        "S10-together-skipped",
+        "A command that was skipped is applied after a restart, with those that it shared a record "
+        "with.",
+        Edit("commands_of_entry", "place not in together.skipped", "True"),
+        directed(KEPT + "a_skipped_command_of_a_record_stays_skipped_after_a_restart"),
+    ),
+    mutation(
+        "S4.5-together-place",
+        "Every command of a record is answered with the end of another one.",
+        Edit("read_result", "seq_of_key(key) - len(ends) + 1", "seq_of_key(key) - len(ends)"),
+        directed(KEPT + "a_record_leaves_one_result_and_one_entry_of_the_journal"),
+    ),
+    mutation(
+        "S6.7-together-counted",
+        "Results of a record count as one, so a replica that starts keeps more than the others.",
+        Edit("Results._all", "len(ends_together(value)) if is_together(value) else 1", "1"),
+        directed(KEPT + "results_of_a_record_are_removed_together_the_newest_never"),
+    ),
+    mutation(
+        "S13-together-format",
+        "A version that knows no ends that are kept together takes them for those of one command.",
+        Edit("packed_together", "_TOGETHER_PREFIX", "_PREFIX"),
+        directed(KEPT + "versions_before_stop_at_it"),
+    ),
+    mutation(
+        "S13-together-downgrade",
+        "A node that was downgraded keeps ends one by one beside replicas that keep them together.",
+        Edit("UserMachine._limit", "number >= TOGETHER_LIMITS", "False"),
+        directed(KEPT + "versions_before_stop_at_it"),
+    ),
+    mutation(
+        "S13-together-always",
+        "Ends are kept together before every replica knows it.",
+        Edit("UserMachine._commands", "self._limits.number >= TOGETHER_LIMITS", "True"),
+        directed(SHARED + "a_record_below_the_limits_leaves_what_the_version_before_left"),
+    ),
+    mutation(
+        "S13-limits-moved",
+        "Limits that are raised move the place of those before, and commands are judged anew.",
+        Edit("UserMachine._limit", "behind = self._limits.behind", "pass"),
+        directed(KEPT + "limits_that_are_raised_leave_the_place_of_those_before"),
+    ),
+    mutation(
+        "S13-backup-together",
+        "A backup has entries of the journal that no version before reads.",
+        Edit("_journal", "packed(entry)", "stored"),
+        directed(
+            "tests/integration/client/test_backup_of_sets.py::"
+            "test_a_backup_of_commands_that_shared_records_has_them_one_by_one"
+        ),
+    ),
+    mutation(
         "S4.5-shared-guid",
         "All commands of a record are given its guid.",
         Edit("guid_of_place", "(counter + place) % 2**64", "counter"),
@@ -263,7 +322,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
     mutation(
         "level-limits",
         "Limits of commands come into force while a node of the version before would stop at them.",
-        Edit("MachineSteps._raise_limits", "self._of.refusal_of(kind) is not None", "False"),
+        Edit("newest_limits", "needed <= level", "True"),
         directed(WORLDS + "limits_come_into_force_when_the_last_node_knows_them"),
     ),
     mutation(
@@ -277,7 +336,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "Commands that share a record write together as much as each of them may.",
         Edit(
             "UserMachine._commands",
-            "_Room() if self._is_limited(seen_seq(record.last_seq, self._origin)) else None",
+            "_Room() if is_limited else None",
             "None",
         ),
         directed(LIMITS + "commands_of_a_record_write_no_more_together_than_one_may"),

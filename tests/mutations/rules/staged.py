@@ -177,7 +177,7 @@ STAGED_RULES: tuple[Mutation, ...] = (
         "State of a newer version is taken for damage.",
         Edit(
             "unpacked",
-            "stored[:1] > bytes((STATE_FORMAT,))",
+            "stored[:1] > bytes((newest,))",
             "False",
         ),
         directed(STEPS + "state_of_a_newer_format_is_no_damage"),

@@ -8,10 +8,13 @@ from raftstore.config import LEVEL
 from raftstore.policy.levels import (
     LEVEL_OF_FORMAT,
     LEVEL_OF_KIND,
+    LEVEL_OF_LIMITS,
     lowest_level,
+    newest_limits,
     why_format_is_too_new,
     why_kind_is_too_new,
 )
+from raftstore.protocol.machines import LIMITS
 from raftstore.state_machines.catalog_entries import CATALOG_FORMAT, FIRST_FORMAT
 from raftstore.types import NodeId, RecordKind
 
@@ -39,6 +42,13 @@ def test_every_kind_and_format_since_the_first_version_has_a_level() -> None:
     assert set(LEVEL_OF_FORMAT) == set(range(FIRST_FORMAT + 1, CATALOG_FORMAT + 1))
     for levels in (LEVEL_OF_KIND, LEVEL_OF_FORMAT):
         assert all(1 <= level <= LEVEL for level in levels.values())
+
+
+def test_limits_of_commands_are_the_newest_that_every_node_knows() -> None:
+    """A replica stops at limits that its version does not know."""
+    assert set(LEVEL_OF_LIMITS) == set(range(1, LIMITS + 1))
+    assert [newest_limits([LEVEL, level]) for level in (0, 8, 9, 10, 11)] == [0, 0, 1, 1, 2]
+    assert newest_limits([]) == 0
 
 
 @pytest.mark.parametrize("kind", sorted(LEVEL_OF_KIND))

@@ -25,8 +25,8 @@ from raftstore.protocol.machine_restore import (
 )
 from raftstore.protocol.machines import LIMITS, decode_limits, encode_command, encode_limits
 from raftstore.protocol.shared_commands import CROWDED_OUT
-from raftstore.record_machine import KeptResult
-from raftstore.state_machines.machine_state import kept_result
+from raftstore.record_machine import CommandEnd
+from raftstore.state_machines.machine_state import kept_ends
 from raftstore.testing import LocalMachine
 from raftstore.types import Guid, RecordKind, Seq, Term
 from tests.machine_bench import MachineBench
@@ -108,7 +108,7 @@ def ends(bench: MachineBench, commands: Sequence[bytes]) -> list[str]:
     return [_end(each) for each in applied(bench, commands)]
 
 
-def _end(kept: KeptResult) -> str:
+def _end(kept: CommandEnd) -> str:
     if kept.reason == CROWDED_OUT:
         return "crowded out"
     return "rejected" if kept.is_rejected else "taken"
@@ -285,5 +285,5 @@ def test_limits_that_are_not_known_here_restore_nothing() -> None:
     portion = encode_portion(RestorePortion(bytes(16), 0, head=head))
     answer = bench.apply(bench.record(RecordKind.MACHINE_RESTORE, portion)).answer
     assert answer is not None
-    assert "restore it with a newer raftstore" in kept_result(answer).reason
+    assert "restore it with a newer raftstore" in kept_ends(answer)[0].reason
     assert not bench.user.is_whole(bench.state.get)

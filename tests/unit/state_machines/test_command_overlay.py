@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from raftstore.record_machine import ApplyResult, DictView, Row
+from raftstore.record_machine import DictView, Row
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.command_overlay import ViewOver
 from raftstore.types import Seq
@@ -24,7 +24,7 @@ def test_view_is_that_of_one_store_in_which_all_of_it_is_written() -> None:
         for seq in (Seq(2), Seq(3)):
             values = {key: draw.choice([None, b"of %d" % seq]) for key in draw.sample(KEYS, 4)}
             sealed = {key: value and seal(key, value) for key, value in values.items()}
-            over.take(seq, ApplyResult(sealed.items(), state_writes=values.items()))
+            over.take(seq, sealed.items(), values.items())
             for key, value in values.items():
                 rows.pop(key, None)
                 state.pop(key, None)

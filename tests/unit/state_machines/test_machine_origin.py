@@ -25,10 +25,10 @@ from raftstore.protocol.machine_restore import (
     encode_portion,
 )
 from raftstore.protocol.machines import Step, encode_command
-from raftstore.record_machine import ApplyResult, KeptResult
+from raftstore.record_machine import ApplyResult, CommandEnd
 from raftstore.rows.sealing import seal
 from raftstore.state_machines.machine_origin import read_origin
-from raftstore.state_machines.machine_state import kept_result
+from raftstore.state_machines.machine_state import kept_ends
 from raftstore.types import Guid, RecordKind, Seq, Term, make_guid
 from tests.machine_bench import MachineBench
 
@@ -83,28 +83,28 @@ FIRST = RestorePortion(TOKEN, 0, rows((b"a", b"1")))
 LAST = RestorePortion(TOKEN, 1, rows((b"b", b"2")), head=HEAD)
 
 
-def put(bench: MachineBench, portion: RestorePortion) -> KeptResult:
+def put(bench: MachineBench, portion: RestorePortion) -> CommandEnd:
     """Have a portion applied; what was answered."""
     result: ApplyResult = bench.apply(
         bench.record(RecordKind.MACHINE_RESTORE, encode_portion(portion))
     )
     assert result.failure is None
     assert result.answer is not None
-    return kept_result(result.answer)
+    return kept_ends(result.answer)[0]
 
 
 def restored(machine: type[StateMachine] = Ledger) -> MachineBench:
     bench = MachineBench(machine, from_backup=True)
-    assert put(bench, FIRST) == put(bench, LAST) == KeptResult()
+    assert put(bench, FIRST) == put(bench, LAST) == CommandEnd()
     return bench
 
 
 def test_state_and_head_are_those_of_the_backup_with_the_last_portion() -> None:
     """Before it there is nothing to be asked; behind it all that the machine had."""
     bench = MachineBench(Ledger, from_backup=True)
-    assert put(bench, FIRST) == KeptResult()
+    assert put(bench, FIRST) == CommandEnd()
     assert not bench.user.is_whole(bench.state.get)
-    assert put(bench, LAST) == KeptResult()
+    assert put(bench, LAST) == CommandEnd()
     assert bench.user.is_whole(bench.state.get)
     assert bench.rows == {b"a": b"1", b"b": b"2"}
     head = bench.head
@@ -154,8 +154,8 @@ def test_a_machine_in_memory_comes_with_snapshot_and_commands() -> None:
     )  # fmt: skip
     head = msgspec.structs.replace(HEAD, rows=0, chunks=2, journal=2, time_ms=1_004, seq=Seq(4))
     bench = MachineBench(Sums, from_backup=True)
-    assert put(bench, RestorePortion(TOKEN, 0, chunks=chunks)) == KeptResult()
-    assert put(bench, RestorePortion(TOKEN, 1, journal=journal, head=head)) == KeptResult()
+    assert put(bench, RestorePortion(TOKEN, 0, chunks=chunks)) == CommandEnd()
+    assert put(bench, RestorePortion(TOKEN, 1, journal=journal, head=head)) == CommandEnd()
     after = Sums.results.decode(bench.command(b"five").result)
     assert after[:4] == before
     assert after[4][0] == SEQ_BASE + 3
@@ -191,7 +191,7 @@ def test_a_portion_that_is_not_the_next_one_changes_nothing(
     assert (bench.rows, bench.state) == before
     assert kept.is_rejected is bool(reason)
     assert reason in kept.reason
-    assert put(bench, LAST) == KeptResult(), "it goes on"
+    assert put(bench, LAST) == CommandEnd(), "it goes on"
 
 
 def test_portions_behind_the_last_one_change_nothing() -> None:
@@ -199,7 +199,7 @@ def test_portions_behind_the_last_one_change_nothing() -> None:
     bench = restored()
     bench.command(b"x")
     before = dict(bench.rows), dict(bench.state)
-    assert put(bench, FIRST) == put(bench, LAST) == KeptResult()
+    assert put(bench, FIRST) == put(bench, LAST) == CommandEnd()
     kept = put(bench, RestorePortion(TOKEN, 2, rows((b"a", b"9"))))
     assert "2 portions were applied, the last of them" in kept.reason
     assert (bench.rows, bench.state) == before
@@ -234,13 +234,13 @@ def test_a_portion_whose_answer_was_lost_is_answered_again() -> None:
     """Results of commands behind it are their own."""
     bench = MachineBench(Ledger, from_backup=True)
     put(bench, FIRST)
-    assert bench.user.kept_end(Seq(1), bench.state.get) == KeptResult()
+    assert bench.user.kept_end(Seq(1), bench.view().state) == CommandEnd()
     put(bench, LAST)
-    assert bench.user.kept_end(Seq(1), bench.state.get) == KeptResult()
-    assert bench.user.kept_end(Seq(2), bench.state.get) == KeptResult()
-    assert bench.user.kept_end(Seq(3), bench.state.get) is None
+    assert bench.user.kept_end(Seq(1), bench.view().state) == CommandEnd()
+    assert bench.user.kept_end(Seq(2), bench.view().state) == CommandEnd()
+    assert bench.user.kept_end(Seq(3), bench.view().state) is None
     kept = bench.command(b"x")
-    assert bench.user.kept_end(Seq(3), bench.state.get) == kept
+    assert bench.user.kept_end(Seq(3), bench.view().state) == kept
     origin = read_origin(bench.state.get)
     assert origin is not None
     assert (origin.portions, origin.end_seq) == (2, 2)

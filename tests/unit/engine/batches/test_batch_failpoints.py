@@ -19,7 +19,7 @@ from raftstore.protocol.batches import (
     ResolveWriter,
 )
 from raftstore.state_machines.batches.txn_records import Verdict, encode_verdict
-from raftstore.state_machines.machine_state import KeptResult
+from raftstore.state_machines.machine_state import CommandEnd
 from raftstore.state_machines.state_keys import packed
 from raftstore.types import Seq, Term, channel_id
 
@@ -65,7 +65,7 @@ def test_decisions_are_passed_when_they_were_applied_and_before_a_client_is_told
 def test_results_of_state_machines_are_no_decisions() -> None:
     """A node with faults on purpose goes on when it applied a command of a channel set."""
     places: list[str] = []
-    results = [KeptResult(b"7"), KeptResult(is_rejected=True, reason=OK)]
+    results = [CommandEnd(b"7"), CommandEnd(is_rejected=True, reason=OK)]
     answers = [packed(result) for result in results] + [encode_verdict(Verdict(OK))]
     pass_answers(tuple((Seq(number), each) for number, each in enumerate(answers)), places.append)
     assert places == ["batch.after-decide"]

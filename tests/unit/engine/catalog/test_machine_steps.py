@@ -17,7 +17,7 @@ from raftstore.engine.catalog.machine_steps import (
 )
 from raftstore.errors import Refusal, SchemaError, UnavailableError
 from raftstore.ports.machine import MachineStop
-from raftstore.protocol.machines import SkipCommand
+from raftstore.protocol.machines import LIMITS, SkipCommand
 from raftstore.protocol.node import ChannelPosition
 from raftstore.types import NO_GUID, ChannelConfig, ChannelId, NodeId, Role, Seq, Term
 
@@ -42,7 +42,6 @@ class Bench:
         self.reported = {node: reported.get(node[:2]) for node in (N2, N3)}
         self.handed: list[NodeId] = []
         self.proposed: list[bytes] = []
-        self.too_new: Refusal | None = None
         """Why some node could not read the record."""
         self.answers: list[Any] = []
         self.commands = SimpleNamespace(
@@ -77,7 +76,7 @@ class Bench:
                 parts.answers,
                 parts.codes,
                 parts.reports,
-                lambda _kind: self.too_new,
+                lambda: LIMITS,
             )
         )
 
