@@ -208,15 +208,24 @@ class CoordinatedTable:
                 push.wait_ms = min(2 * push.wait_ms, PUSH_MS_MAX)
                 push.is_hinted = False
             push.due_ms = now_ms + push.wait_ms
-            yield partition, self.message(entry.n, partition)
+            message = self.message(entry.n, partition)
+            if message is None:
+                del self.pushes[partition]
+            else:
+                yield partition, message
 
-    def message(self, n: int, partition: int) -> ApplyBatch:
-        """The message that notifies a channel of a commit in the outbox."""
+    def message(self, n: int, partition: int) -> ApplyBatch | None:
+        """The message that notifies a channel of a commit in the outbox; None: it is applied
+        everywhere by now."""
         entry = self._entries[n]
         decided = self._decided.get(n)
         if decided is None:
             decided = read_decided(n, self.state)
-            assert decided is not None, "a commit in the outbox has its manifest"
+            if decided is None:
+                # A record whose application was not reported to this thread yet took it out.
+                left = [found.n for found in outbox(self.state)]
+                assert n not in left, "a commit in the outbox has its manifest"
+                return None
             self._decided[n] = decided
         batch = apply_for(entry, decided, partition)
         assert batch is not None, "a commit waits only for channels that it touches"

@@ -401,7 +401,9 @@ class Coordinator:
             return
         if hint is not None and hint != sender and not push.is_hinted:
             push.is_hinted = True
-            self._sender.deliver(hint, table.message(push.n, partition))
+            again = table.message(push.n, partition)
+            if again is not None:
+                self._sender.deliver(hint, again)
 
     def on_resolve(self, sender: NodeId, message: ResolveWriter) -> None:
         """Rule 6: say which attempts are finished for a channel; any replica's state may.

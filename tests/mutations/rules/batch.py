@@ -474,4 +474,22 @@ BATCH_RULES: tuple[Mutation, ...] = (
         ),
         chaos("bank_batches", "kill-leader", "isolate-leader"),
     ),
+    mutation(
+        "rule5-taken-out-meanwhile",
+        "A new leader ends itself over a commit that a record of an earlier one takes out.",
+        Edit("CoordinatedTable.message", "return None", "raise AssertionError(n)"),
+        directed(
+            "tests/unit/engine/batches/test_coordinated_table.py::"
+            "test_commit_that_is_taken_out_meanwhile_is_sent_to_nobody"
+        ),
+    ),
+    mutation(
+        "rule5-no-manifest",
+        "A commit that lost its manifest is taken for one that is applied everywhere.",
+        Edit("CoordinatedTable.message", "n not in left", "True"),
+        directed(
+            "tests/unit/engine/batches/test_coordinated_table.py::"
+            "test_commit_in_the_outbox_without_its_manifest_is_a_fault"
+        ),
+    ),
 )

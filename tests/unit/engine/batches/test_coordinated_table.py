@@ -6,6 +6,8 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from raftstore.config import BatchSettings
 from raftstore.engine.batches.coordinated_table import PUSH_MS_MAX, CoordinatedTable, Waiter
 from raftstore.engine.channel.runner import ChannelRunner
@@ -13,6 +15,7 @@ from raftstore.ports.tables import TableStore
 from raftstore.protocol.batches import OK, CommitBatch
 from raftstore.protocol.table_settings import DEFAULT_SETTINGS
 from raftstore.state_machines.batches.txn_records import Trim, Verdict
+from raftstore.state_machines.state_keys import manifest_key
 from raftstore.types import ChannelId, NodeId, Role, Seq, Term, channel_id
 from tests.batch_bench import CoordinatorBench, DictState, manifest_of
 
@@ -111,6 +114,25 @@ def test_acknowledgement_counts_once_and_never_back() -> None:
     assert not table.ack(1, 1)
     assert table.acked == {1: 2}
     assert pushed(table, 0) == [(0, 2, 0)]
+
+
+def test_commit_that_is_taken_out_meanwhile_is_sent_to_nobody() -> None:
+    """The thread that applies may be further than what it reported: a new leader that looked into
+    the outbox finds no manifest behind it, and has nothing to say of that commit."""
+    bench, table = two_commits()
+    bench.step(Trim(((1, 1),)))
+    assert pushed(table, 0) == [(0, 2, 0)]
+    assert 1 not in table.pushes
+    table.refresh()
+    assert pushed(table, 0) == [(1, 2, 1)], "which is the next one there"
+
+
+def test_commit_in_the_outbox_without_its_manifest_is_a_fault() -> None:
+    """They are written and removed in one batch."""
+    bench, table = two_commits()
+    bench.state.write(((manifest_key(1), None),))
+    with pytest.raises(AssertionError, match="has its manifest"):
+        pushed(table, 0)
 
 
 def test_late_word_of_an_earlier_commit_does_not_hasten_the_next_push() -> None:
