@@ -10,6 +10,7 @@ outbox.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Final
 
 from raftstore.config import BatchSettings
@@ -17,7 +18,7 @@ from raftstore.engine.batches.batch_sender import BatchSender
 from raftstore.engine.batches.coordinated_table import CoordinatedTable, Waiter
 from raftstore.engine.batches.writer_meters import WriterMeters
 from raftstore.engine.catalog.controller import CatalogController
-from raftstore.engine.channel.applied_state import AppliedState
+from raftstore.engine.channel.applied_state import AppliedState, SnapshotState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.deadlines import Deadlines
@@ -414,12 +415,14 @@ class Coordinator:
         same_table = channel_table(message.target) == channel_table(message.channel)
         if runner is None or not same_table or self._reader.serving_refusal(runner) is not None:
             return
-        state = AppliedState(self._store, runner.channel)
         partition = channel_partition(message.target)
-        floors = tuple(
-            (writer, floor_for(writer, partition, state))
-            for writer in message.writers[:RESOLVED_MAX]
-        )
+        # Records are applied meanwhile, and a floor is what several values say at one position.
+        with closing(self._store.snapshot(runner.channel)) as snapshot:
+            state = SnapshotState(snapshot)
+            floors = tuple(
+                (writer, floor_for(writer, partition, state))
+                for writer in message.writers[:RESOLVED_MAX]
+            )
         reply = ResolvedWriter(
             channel=message.channel,
             term=runner.elector.term,

@@ -16,6 +16,7 @@ from itertools import count
 import msgspec
 
 from raftstore.config import MIB, ReadSettings
+from raftstore.engine.channel.applied_state import SnapshotState
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.client_answers import ClientAnswers
 from raftstore.engine.reads.read_rules import closing_refusal
@@ -169,7 +170,7 @@ class MachineQueries:
         said: CommandEnd | Refusal | None = None
         if self._waits.get(token) is not None:
             request, view = asked.request, SnapshotView(snapshot)
-            get = partial(_state_get, snapshot)
+            get = SnapshotState(snapshot).get
             try:
                 said = asked.machine.query(request.key, request.request, view, get)
             except RequestError as error:  # its code is not here, or it is in memory after all
@@ -233,11 +234,6 @@ class MachineQueries:
         """Others need a place of the client that has most of them."""
         del client
         self._refuse(token, Refusal(OverloadedError, GIVEN_UP))
-
-
-def _state_get(snapshot: TableSnapshot, key: bytes) -> bytes | None:
-    """A value of the state beside the rows."""
-    return dict(snapshot.state_scan(key, key + b"\0", 1)).get(key)
 
 
 def _of_later(served: Served, applied: Seq) -> Served:

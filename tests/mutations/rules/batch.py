@@ -492,4 +492,17 @@ BATCH_RULES: tuple[Mutation, ...] = (
             "test_commit_in_the_outbox_without_its_manifest_is_a_fault"
         ),
     ),
+    mutation(
+        "rule6-floor-at-one-position",
+        "A floor is read while records are applied, and its parts are of several positions.",
+        Edit(
+            "Coordinator.on_resolve",
+            "state = SnapshotState(snapshot)",
+            "state = AppliedState(self._store, runner.channel)",
+        ),
+        directed(
+            "tests/unit/engine/batches/test_coordinator_alone.py::"
+            "test_floors_are_of_one_position_while_records_are_applied"
+        ),
+    ),
 )

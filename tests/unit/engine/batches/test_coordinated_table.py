@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +32,7 @@ class Tables:
     def __init__(self, state: DictState) -> None:
         self.state = state
         self.applied = Seq(0)
+        self.on_snapshot_read: Callable[[], object] = lambda: None
 
     def state_get(self, channel: ChannelId, key: bytes) -> bytes | None:
         return self.state.get(key)
@@ -42,6 +44,16 @@ class Tables:
 
     def applied_seq(self, channel: ChannelId) -> Seq:
         return self.applied
+
+    def snapshot(self, channel: ChannelId) -> Any:
+        kept = DictState()
+        kept.write(self.state.items())
+
+        def state_scan(*of: Any) -> list[tuple[bytes, bytes]]:
+            self.on_snapshot_read()
+            return kept.scan(*of)
+
+        return SimpleNamespace(state_scan=state_scan, close=lambda: None)
 
 
 def leading_runner(term: int = 3) -> Any:

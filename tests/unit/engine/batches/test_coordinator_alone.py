@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -447,6 +448,32 @@ def test_floors_are_told_to_the_channel_that_asks() -> None:
     assert floors(0, channel_id(b"another-table-id", 0)) == []
     world.host.refusals["serving"] = Refusal(UnavailableError, "stopped")
     assert floors(0) == []
+
+
+def test_floors_are_of_one_position_while_records_are_applied() -> None:
+    """Two attempts that begin between two reads of the state would have the writer's open attempt
+    be a later one than the next that the state before knows (I1)."""
+    bench = CoordinatorBench()
+    bench.begin("u")
+    world = World(bench)
+    begun = [partial(bench.begin, writer, uuid=2) for writer in ("v", "u")]
+    live_get = bench.state.get
+
+    def get_and_apply(key: bytes) -> bytes | None:
+        found = live_get(key)
+        apply()
+        return found
+
+    def apply() -> None:
+        due, begun[:] = begun[:], []
+        for begin_one in due:
+            begin_one()
+
+    bench.state.get = get_and_apply  # type: ignore[method-assign]
+    world.host.tables.on_snapshot_read = apply
+    question = ResolveWriter(CHANNEL, Term(1), channel_id(TABLE, 0), ("u",))
+    world.coordinator.on_resolve(THIRD, question)
+    assert [m.floors for _, m in world.sent(ResolvedWriter)] == [(("u", 0),)]
 
 
 def test_writers_are_told_one_by_one_or_all() -> None:
