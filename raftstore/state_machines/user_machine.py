@@ -420,7 +420,9 @@ class UserMachine(CommandMachine):
             changes.end()
         return end
 
-    def _changes(self, machine: UserStateMachine, seq: Seq, view: RecordView) -> Any:
+    def _changes(
+        self, machine: UserStateMachine, seq: Seq, view: RecordView
+    ) -> CommandState | NoState:
         """The state that a command changes; ``seq``: as the machine is given it."""
         if isinstance(machine, MemoryMachine):
             return NoState()
