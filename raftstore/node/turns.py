@@ -51,6 +51,7 @@ class Turns:
         self._writer = writer
         self._network = network
         self._endpoints = endpoints
+        self._retired: Mapping[NodeId, object] = {}
         self._queued_bytes = queued_bytes
         self._queued_bytes_max = queued_bytes_max
         self._on_turn = on_turn
@@ -140,9 +141,10 @@ class Turns:
     def _follow_endpoints(self) -> None:
         """Addresses may change (S0.7): the catalog has the newest."""
         endpoints = self._runner.controller.reachable()
-        if endpoints != self._endpoints:
-            self._endpoints = endpoints
-            retired = self._runner.controller.catalog.retired
+        retired = self._runner.controller.catalog.retired
+        # Also if one left while this node was away, and was no endpoint here at any time (M27).
+        if endpoints != self._endpoints or retired != self._retired:
+            self._endpoints, self._retired = endpoints, retired
             self._network.set_peers(endpoints, retired)
 
     def _apply_backpressure(self) -> None:

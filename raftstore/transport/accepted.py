@@ -13,10 +13,10 @@ from raftstore.transport.connection import FlushQueue, FramedProtocol
 from raftstore.transport.dialer import SILENCE_MS
 from raftstore.transport.handshake import (
     TO_ACCEPTOR,
-    GoodbyeCode,
     Identity,
     Purpose,
     Refusal,
+    ending,
 )
 from raftstore.transport.version_notes import VersionNotes
 from raftstore.types import NodeId
@@ -32,11 +32,14 @@ class AcceptedPeers:
         *,
         on_message: Callable[[NodeId, Message], None],
         on_gone: Callable[[NodeId], None],
+        knows: Callable[[NodeId], bool],
     ) -> None:
+        """``knows``: whether a peer is one of this node's; it may end while it is taken over."""
         self._purpose = purpose
         self._settings = settings
         self._on_message = on_message
         self._on_gone = on_gone
+        self._knows = knows
         self._flushes = FlushQueue(asyncio.get_running_loop())
         self._connections: dict[FramedProtocol, NodeId] = {}
         self._notes = VersionNotes()
@@ -62,11 +65,12 @@ class AcceptedPeers:
         )
         assert isinstance(connection, FramedProtocol)
 
-    def end(self, peer: NodeId) -> None:
-        """The peer has left the cluster: end what it has open."""
+    def end(self, peer: NodeId, why: Refusal) -> None:
+        """The peer is none any more: end what it has open, and forget what was noted of it."""
+        self._notes.forget(peer)
         for connection, other in tuple(self._connections.items()):
             if other == peer:
-                connection.close(GoodbyeCode.RETIRED, f"{peer} was retired from the cluster")
+                connection.close(why.code, why.message)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -85,7 +89,9 @@ class AcceptedPeers:
     def on_open(self, connection: FramedProtocol) -> None:
         """Remember who it is: the id under which everything on it counts (S12)."""
         assert connection.remote is not None
-        self._connections[connection] = NodeId(connection.remote.node)
+        peer = self._connections[connection] = NodeId(connection.remote.node)
+        if not self._knows(peer):
+            connection.close(*ending(peer, is_retired=False))  # its next Hello is judged anew
 
     def on_message(self, connection: FramedProtocol, message: Message, frame_bytes: int) -> None:
         """A peer's message."""

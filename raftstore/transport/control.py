@@ -24,7 +24,7 @@ from raftstore.protocol.node import Heartbeat, Hello
 from raftstore.transport.accepted import AcceptedPeers
 from raftstore.transport.dialer import Dialer, tell_failure
 from raftstore.transport.event_loop import another_like
-from raftstore.transport.handshake import Identity, Purpose
+from raftstore.transport.handshake import Identity, Purpose, Refusal
 from raftstore.types import NodeId
 
 Expected = Mapping[NodeId, tuple[bytes, bytes, bool]]
@@ -107,9 +107,9 @@ class ControlLoop:
         """Dial these peers at these addresses, besides those named earlier."""
         self._loop.call_soon_threadsafe(self._set_peers, dict(endpoints))
 
-    def end_peer(self, peer: NodeId) -> None:
-        """The peer has left the cluster: dial it no more, and end what is open."""
-        self._loop.call_soon_threadsafe(self._end_peer, peer)
+    def end_peer(self, peer: NodeId, why: Refusal) -> None:
+        """The peer is none any more: dial it no more, and end what is open."""
+        self._loop.call_soon_threadsafe(self._end_peer, peer, why)
 
     def set_content(
         self, content: Mapping[NodeId, tuple[bytes, bool]], expected: Expected = NOTHING_EXPECTED
@@ -158,7 +158,11 @@ class ControlLoop:
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
         self._accepted = AcceptedPeers(
-            Purpose.CONTROL, self._settings, on_message=self._arrived, on_gone=self._gone
+            Purpose.CONTROL,
+            self._settings,
+            on_message=self._arrived,
+            on_gone=self._gone,
+            knows=self._dialers.__contains__,
         )
         beats = asyncio.get_running_loop().create_task(self._beat())
         beats.add_done_callback(tell_failure)
@@ -238,11 +242,11 @@ class ControlLoop:
                 on_lost=self._lost,
             )
 
-    def _end_peer(self, peer: NodeId) -> None:
+    def _end_peer(self, peer: NodeId, why: Refusal) -> None:
         if self._accepted is None:  # asked before the loop's first turn
-            self._loop.call_soon(self._end_peer, peer)
+            self._loop.call_soon(self._end_peer, peer, why)
             return
-        self._accepted.end(peer)
+        self._accepted.end(peer, why)
         dialer = self._dialers.pop(peer, None)
         if dialer is not None:
             task = self._loop.create_task(dialer.close())

@@ -222,6 +222,15 @@ def check_acceptor(hello: Hello, identity: Identity, expected: NodeId) -> Refusa
     return refusal
 
 
+def ending(node: NodeId, *, is_retired: bool) -> Refusal:
+    """Why what a peer has open ends. Retired is for ever, and its process stops; any other may
+    come back when this node knows it again."""
+    if is_retired:
+        return Refusal(GoodbyeCode.RETIRED, f"{node} was retired from the cluster")
+    text = f"{node} is no node of this cluster as far as this node knows; register it first"
+    return Refusal(GoodbyeCode.UNKNOWN_NODE, text)
+
+
 def _check_peer_cluster(hello: Hello, identity: Identity) -> Refusal | None:
     if not identity.cluster_id:
         return Refusal(

@@ -28,6 +28,7 @@ from raftstore.transport.handshake import (
     Purpose,
     Refusal,
     check_dialler,
+    ending,
 )
 from raftstore.transport.server import Server
 from raftstore.transport.traffic import Traffic
@@ -113,6 +114,7 @@ class PeerNetwork:
             transport,
             on_message=self._on_peer_message,
             on_gone=self._on_gone,
+            knows=self._dialers.__contains__,
         )
         self._flushes = FlushQueue(self._loop)
         self.hold_frames = self._flushes.hold
@@ -157,13 +159,13 @@ class PeerNetwork:
 
     def set_peers(self, endpoints: Mapping[NodeId, str], retired: Collection[NodeId] = ()) -> None:
         """Set the other nodes and their addresses, which may change (S0.7), and those that have
-        left the cluster (M27)."""
+        left the cluster (M27). What the peers that are not among them any more have here ends."""
         self._retired = retired
         others = {node: at for node, at in endpoints.items() if node != self._identity.node}
         if others == self._known or self._control is None:
             return
-        for gone in self._known.keys() & set(retired):
-            self._end_peer(gone, self._control)
+        for gone in [peer for peer in self._known if peer not in others]:
+            self._end_peer(gone, self._control, ending(gone, is_retired=gone in retired))
         # A peer that says where it is (Dialer.hurry) is dialled there until it is said anew.
         moved = {peer: at for peer, at in others.items() if at != self._known.get(peer)}
         self._known = others
@@ -185,9 +187,9 @@ class PeerNetwork:
             )
         self._control.set_peers(moved)
 
-    def _end_peer(self, peer: NodeId, control: ControlLoop) -> None:
-        control.end_peer(peer)
-        self._peers.end(peer)
+    def _end_peer(self, peer: NodeId, control: ControlLoop, why: Refusal) -> None:
+        control.end_peer(peer, why)
+        self._peers.end(peer, why)
         self.traffic.forget(peer)
         dialer = self._dialers.pop(peer, None)
         if dialer is not None:

@@ -28,6 +28,11 @@ class VersionNotes:
     def __init__(self) -> None:
         self._logged: dict[tuple[NodeId, str], bytes] = {}
 
+    def forget(self, peer: NodeId) -> None:
+        """Drop the notes of a node that is no peer any more."""
+        for noted in [noted for noted in self._logged if noted[0] == peer]:
+            del self._logged[noted]
+
     def on_closed(self, peer: NodeId, connection: FramedProtocol) -> None:
         """A connection that was open has ended; most reasons are none of ours."""
         reason, remote = connection.reason, connection.remote

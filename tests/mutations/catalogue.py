@@ -71,6 +71,7 @@ from tests.mutations.rules.spark import SPARK_RULES
 from tests.mutations.rules.staged import STAGED_RULES
 from tests.mutations.rules.standby import STANDBY_RULES
 from tests.mutations.rules.storage import STORAGE_RULES
+from tests.mutations.rules.strangers import STRANGER_RULES
 from tests.mutations.rules.table_files import TABLE_FILES_RULES
 from tests.mutations.rules.tables import TABLES_RULES
 from tests.mutations.rules.transport import TRANSPORT_RULES
@@ -108,6 +109,7 @@ MUTATIONS: tuple[Mutation, ...] = tuple(
             *REMOVAL_RULES,
             *HOSTING_RULES,
             *NODE_RULES,
+            *STRANGER_RULES,
             *ORDERING_RULES,
             *ORDER_RULES,
             *MEMBER_WORLD_RULES,

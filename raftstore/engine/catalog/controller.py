@@ -133,7 +133,7 @@ class CatalogController:
         self._seen: dict[NodeId, str] = dict(identity.configured)
         if identity.advertise:
             self._seen[identity.me] = identity.advertise
-        self._strangers = Strangers()
+        self._strangers = Strangers(watch.is_up, self._forget)
         self._known_levels = levels.by_node
         self._known_domains: dict[NodeId, str] = {identity.me: identity.failure_domain}
         self._registering: dict[NodeId, tuple[str, int, str]] = {}
@@ -402,11 +402,13 @@ class CatalogController:
             self.deadlines.push(_OPENING, 0)  # at once
 
     def _forget(self, node: NodeId, now_ms: int) -> None:
-        """M27: a node has left for ever; nothing is said of it or to it any more."""
+        """M27: a node has left for ever, or is believed no more (S0.1); nothing is said of it or to
+        it."""
         self._seen.pop(node, None)
         self._known_levels.pop(node, None)
         self._known_domains.pop(node, None)
         self._registering.pop(node, None)
+        self.copy_reports.forget(node)
         if node == self._me:
             self.on_retired(retirement(node, self._identity.cluster_id))
         else:
@@ -464,9 +466,11 @@ class CatalogController:
     ) -> None:
         """A peer said where it can be reached (addresses may change, S0.7), its level, and what
         fails together with it."""
-        if node in self.catalog.retired:
-            return
-        if endpoint and node not in self._strangers.endpoints:
+        if node in self._strangers.endpoints:
+            self._strangers.renew(node)
+        elif node not in self.endpoints():
+            return  # it left, or lost its place, while it was connected: nothing comes of it
+        elif endpoint:
             self._seen[node] = endpoint
         self._known_levels[node] = level
         self._known_domains[node] = failure_domain
@@ -476,7 +480,7 @@ class CatalogController:
         have it named may be that very node."""
         is_alone = self.metadata.elector.leader is None
         is_named = node in self.catalog.retired or node in self.endpoints()
-        if is_alone and not is_named and self._strangers.came(node, endpoint):
+        if is_alone and not is_named and self._strangers.came(node, endpoint, now_ms):
             self._watch.add_peer(node, now_ms)
 
     def _open(self, channel: ChannelId, table: TableEntry, now_ms: int) -> None:

@@ -54,8 +54,13 @@ class CopyReports:
         """Take a report of another node; False: it is about something else."""
         if not isinstance(message, CopyReport):
             return False
-        self._take(sender, message.copies)
+        if sender in self._known_level(REBALANCE_LEVEL):  # else it has left, and this came late
+            self._take(sender, message.copies)
         return True
+
+    def forget(self, node: NodeId) -> None:
+        """The node has left."""
+        self._take(node, ())
 
     def bytes_of(self, channel: ChannelId, node: NodeId) -> int:
         """Bytes that the node has taken of the channel's table; 0 also if it takes none."""

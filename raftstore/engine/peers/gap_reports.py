@@ -81,6 +81,11 @@ class GapReports:
             reported.pop(node, None)
         self._others = {channel: reported for channel, reported in self._others.items() if reported}
 
+    def node_left(self, node: NodeId) -> None:
+        """The node has left: nothing is reported to it either."""
+        self._is_reported.pop(node, None)
+        self.forget_node(node)
+
     def on_report(self, sender: NodeId, message: GapReport) -> None:
         """All gaps of a node."""
         self.forget_node(sender)

@@ -271,7 +271,8 @@ class LagReports:
         for channel, positions in self.positions.items():
             if positions.pop(node, None) is not None:
                 self._parts.moved(channel)
-        self.gaps.forget_node(node)
+        self.gaps.node_left(node)
+        self.on_given_away(node, (), 0)
 
     def forget_unless(self, exists: Callable[[ChannelId], bool]) -> None:
         """Tables were dropped, among them some whose channels live elsewhere."""

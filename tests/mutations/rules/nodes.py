@@ -8,67 +8,10 @@ from tests.mutations.syntax import Edit
 
 COMMANDS = "tests/unit/engine/catalog/test_node_commands.py::test_"
 CONTROLLER = "tests/unit/engine/catalog/test_controller_alone.py::test_"
-PEERS = "tests/integration/transport/test_peers.py::test_"
 MEMBERS = "tests/unit/policy/test_metadata_members.py::test_"
 EVACUATION = "tests/unit/policy/test_evacuation.py::test_"
 
 NODE_RULES: tuple[Mutation, ...] = (
-    mutation(
-        "S0.7-strangers-refused",
-        "A node that was away refuses the leader that alone could name it for ever.",
-        Edit("CatalogController.on_stranger", "self.metadata.elector.leader is None", "False"),
-        directed(CONTROLLER + "stranger_is_reachable_while_nobody_leads_the_metadata_channel_here"),
-    ),
-    mutation(
-        "S0.1-strangers-beside-a-leader",
-        "Strangers are believed although there is a leader whose catalog would name them.",
-        Edit("CatalogController.on_stranger", "self.metadata.elector.leader is None", "True"),
-        directed(CONTROLLER + "no_stranger_is_believed_beside_a_leader_or_when_it_was_retired"),
-    ),
-    mutation(
-        "S0.1-strangers-registered",
-        "A stranger is registered because it says so itself.",
-        Edit(
-            "CatalogController.on_introduced",
-            "endpoint and node not in self._strangers.endpoints",
-            "endpoint",
-        ),
-        directed(CONTROLLER + "stranger_is_reachable_while_nobody_leads_the_metadata_channel_here"),
-    ),
-    mutation(
-        "S0.7-strangers-replaced",
-        "A node that was away refuses the leader that took the place of one it knew for ever.",
-        Edit(
-            "PeerNetwork._judge",
-            "refusal.code in STRANGE",
-            "refusal.code == GoodbyeCode.UNKNOWN_NODE",
-        ),
-        directed(PEERS + "peer_that_is_not_the_one_we_know_is_refused"),
-    ),
-    mutation(
-        "S0.1-strangers-known",
-        "A node that is known is believed like a stranger.",
-        Edit("CatalogController.on_stranger", "node in self.endpoints()", "False"),
-        directed(CONTROLLER + "no_stranger_is_believed_beside_a_leader_or_when_it_was_retired"),
-    ),
-    mutation(
-        "S0.1-strangers-unbounded",
-        "Any number of strangers is believed.",
-        Edit("Strangers.came", "len(self.endpoints) < STRANGERS_MAX", "True"),
-        directed(
-            CONTROLLER + "no_more_than_some_strangers_are_believed_and_none_without_an_address"
-        ),
-    ),
-    mutation(
-        "S0.7-strangers-unheard",
-        "Nobody hears of a peer that was refused as unknown.",
-        Edit(
-            "PeerNetwork._judge",
-            "self._handler.on_stranger(NodeId(hello.node), hello.advertise)",
-            "pass",
-        ),
-        directed(PEERS + "peer_that_is_not_the_one_we_know_is_refused"),
-    ),
     mutation(
         "M28-proof",
         "A node joins by a ticket whose secret it does not know.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from raftstore.node.turns import Turns
@@ -121,3 +122,33 @@ def test_timer_is_a_turn_and_is_armed_once_more_only_when_it_must_fire_earlier()
         assert world.seen == ["timer", "timer"], "nothing was due: no turn, only another timer"
 
     play(scene)
+
+
+def test_network_is_told_who_left_although_no_address_changed_with_it() -> None:
+    """M27: one that joined and left while this node was away is no endpoint here at any time; when
+    it dials it has to be refused as retired, and stop."""
+    told: list[tuple[object, object]] = []
+    catalog = SimpleNamespace(retired={})
+    controller = SimpleNamespace(reachable=lambda: {"n2": "host:2"}, catalog=catalog)
+
+    async def scene(world: World, turns: Turns) -> None:
+        network = SimpleNamespace(
+            set_peers=lambda *of: told.append(of),
+            set_heartbeats=lambda *_: None,
+            hold_frames=lambda: None,
+            flush_frames=lambda: None,
+        )
+        watch = SimpleNamespace(heartbeats=dict, expected_heartbeats=dict)
+        runner = SimpleNamespace(
+            controller=controller, watch=watch, channels=(), begin_turn=lambda: None,
+            end_turn=lambda _: None, next_deadline_ms=lambda: 1 << 60,
+        )  # fmt: skip
+        turns._runner, turns._network = cast(Any, runner), cast(Any, network)
+        for retired in ({}, {}, {"n4": None}, {"n4": None}):
+            catalog.retired = retired
+            turns._content_due = 0
+            turns.begin()
+            turns.end()
+
+    play(scene)
+    assert told == [({"n2": "host:2"}, {}), ({"n2": "host:2"}, {"n4": None})]

@@ -98,6 +98,19 @@ def test_each_report_replaces_the_one_before() -> None:
     assert bench.reports.of(HERE) == {OLD: gaps(HERE, (4, 4))}
 
 
+def test_nothing_is_kept_of_a_node_that_left() -> None:
+    """Neither its gaps, nor that the end of those here is to be reported to it."""
+    bench = Bench()
+    bench.missing((3, 4))
+    bench.report()
+    bench.reports.on_report(PEER, GapReport(1, (gaps(HERE, (3, 3)),)))
+    bench.reports.on_report(OLD, GapReport(1, (gaps(HERE, (4, 4)),)))
+    bench.reports.node_left(PEER)
+    assert bench.reports.of(HERE) == {OLD: gaps(HERE, (4, 4))}
+    bench.missing()
+    assert bench.report() == []
+
+
 def test_dropped_channel_is_forgotten() -> None:
     """Its table is gone."""
     bench = Bench()

@@ -20,6 +20,7 @@ from raftstore.engine.peers.lag_reports import (
 )
 from raftstore.ports.log import EMPTY_BASE
 from raftstore.protocol.node import ChannelPosition, LagReport
+from raftstore.protocol.payload_repair import ChannelGaps, GapReport
 from raftstore.types import ChannelConfig, ChannelId, DiskRoom, NodeId, Role, Seq, Term, channel_id
 
 ME, PEER, THIRD, STRANGER = (NodeId(f"{name}@00") for name in ("n1", "n2", "n3", "x"))
@@ -233,6 +234,21 @@ def test_room_of_a_disk_is_what_its_node_reported_last() -> None:
     assert not bench.reports.has_room(PEER, DiskRoom.NOTHING), "less than anything known here"
     bench.reports.forget_node(PEER)
     assert not bench.reports.is_disk_full
+
+
+def test_nothing_is_kept_of_a_node_that_left() -> None:
+    """Neither positions nor what it gave away: nobody asks it to take that back."""
+    bench = Bench()
+    kept: list[tuple[Any, ...]] = []
+    bench.reports.on_given_away = lambda *of: kept.append(of)
+    given = ((ELSEWHERE, 50),)
+    bench.reports.on_report(PEER, LagReport(1, (position(),), 1, "", given_away=given), 90, 100)
+    bench.reports.gaps.on_report(PEER, GapReport(1, (ChannelGaps(HERE, Seq(1), Seq(2), ()),)))
+    bench.reports.forget_node(PEER)
+    assert kept == [(PEER, given, 90), (PEER, (), 0)]
+    assert bench.reports.positions == {ELSEWHERE: {}}
+    assert bench.reports.gaps.of(HERE) == {}
+    assert PEER not in {**bench.reports.heard_ms, **bench.reports.http_of}
 
 
 def test_position_that_says_what_is_known_moves_nothing() -> None:
