@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from jepsen_like.checker.voters import VoterSets
@@ -38,7 +37,7 @@ class SimMembers:
     ) -> None:
         """``adopt``: a node has joined and is to be started."""
         # Nodes that have left are refused by the others from now on.
-        cluster.options = replace(cluster.options, member_changes=True)
+        cluster.change_members()
         self._cluster = cluster
         self._channels = channels
         self._adopt = adopt

@@ -29,6 +29,7 @@ from raftstore.testing.options import SimOptions
 from raftstore.testing.rotting_node import RottingNode
 from raftstore.testing.sim_clock import Scheduler
 from raftstore.testing.sim_levels import check_records, is_readable
+from raftstore.testing.sim_links import SimLinks
 from raftstore.testing.sim_loop import SchedulerLoop
 from raftstore.testing.sim_network import SimNetwork
 from raftstore.testing.sim_node import SimNode
@@ -140,6 +141,10 @@ class SimCluster:
         self.founders = tuple(self.node_ids)
         make = RottingNode if options.live_flip_percent else SimNode
         self.nodes = {node: make(self, node, base) for node in self.node_ids}
+        self.links: SimLinks | None = None
+        """Who knows whom; None: all nodes know each other all along."""
+        if options.member_changes:
+            self.change_members()
         if options.durability != Durability.FSYNC.label:
             durability = Durability[options.durability.upper()]
             self.oracle.losses = Losses(self.nodes.values(), self.table_channels, durability)
@@ -148,6 +153,14 @@ class SimCluster:
         """Boot every node."""
         for node in self.nodes.values():
             node.boot()
+
+    def change_members(self) -> None:
+        """Nodes may join and leave from now on, and refuse peers that they do not know."""
+        self.options = replace(self.options, member_changes=True)
+        self.links = SimLinks(self.nodes, self.scheduler, self.options.seed, self._connect)
+        for node in self.nodes.values():
+            if node.is_up:
+                self.links.booted(node)
 
     def add_node(self, node: NodeId, joined: JoinAccepted) -> SimNode:
         """The place of a node that has joined; it is not started yet."""
@@ -358,6 +371,8 @@ class SimCluster:
     def node_connected(self, booted: NodeId) -> None:
         """Connections are established both ways a moment after a boot."""
         node = self.nodes[booted]
+        if self.links is not None:
+            self.links.booted(node)
         self._tell_of_life(booted)
         for other in self.nodes.values():
             if other is not node and other.is_up:
@@ -365,6 +380,11 @@ class SimCluster:
                 self.scheduler.after(
                     delay, self._connect, node, node.incarnation, other, other.incarnation
                 )
+
+    def look_at_peers(self, node: SimNode) -> None:
+        """From time to time a node's network is given the peers that the node knows by now."""
+        if self.links is not None:
+            self.links.follow(node)
 
     def node_gone(self, gone: NodeId) -> None:
         """Peers see the broken connection, unless a partition hides it."""
@@ -404,19 +424,10 @@ class SimCluster:
         if self.network.is_cut(a.node, b.node) or self.network.is_cut(b.node, a.node):
             self.scheduler.after(50.0, self._connect, a, life_a, b, life_b)
             return
-        if self.options.member_changes and (self._refuses(a, b) or self._refuses(b, a)):
+        if self.links is not None and not self.links.meet(a, b):
             return
         a.on_peer_connected(b.node, b.level)
         b.on_peer_connected(a.node, a.level)
-
-    @staticmethod
-    def _refuses(node: SimNode, peer: SimNode) -> bool:
-        """M27: who has left is refused at the handshake, and ends by that."""
-        assert node.runner is not None
-        if peer.node not in node.runner.controller.catalog.retired:
-            return False
-        peer.retire(f"refused by {node.name}")
-        return True
 
     def _lose(self, observer: SimNode, life: int, gone: SimNode) -> None:
         if observer.incarnation != life or not observer.is_up or gone.is_up:
@@ -425,18 +436,10 @@ class SimCluster:
             observer.on_peer_lost(gone.node, refused=True)
 
     def _is_cut_off(self, sender: str, receiver: SimNode) -> bool:
-        """M27: a connection ends with the peer's membership; its next one is refused."""
-        assert receiver.runner is not None
-        if not self.options.member_changes:
+        """S0.1, M27: there is no connection between nodes of which one does not know the other."""
+        if self.links is None or sender in self._client_handles:
             return False
-        if sender not in receiver.runner.controller.catalog.retired:
-            return False
-        peer = self.nodes[NodeId(sender)]
-        if peer.is_up:
-            delay = self.rng.uniform(0.5, 20.0)
-            lives = (peer, peer.incarnation, receiver, receiver.incarnation)
-            self.scheduler.after(delay, self._connect, *lives)
-        return True
+        return not self.links.are_linked(NodeId(sender), receiver.node)
 
     def _deliver(self, sender: str, receiver: str, message: Message) -> None:
         self.events.add_message(self.scheduler.now_ms, sender, receiver, type(message).__name__)

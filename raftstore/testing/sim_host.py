@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from raftstore.ports.machine import Machines
 from raftstore.protocol.message import Message
@@ -40,6 +40,9 @@ class SimHost(Protocol):
 
     def node_connected(self, node: NodeId) -> None:
         """A node has booted."""
+
+    def look_at_peers(self, node: Any) -> None:
+        """A node's network is given the peers that the node knows by now."""
 
     def node_gone(self, node: NodeId) -> None:
         """A node has died."""

@@ -337,6 +337,12 @@ class SimNode:
             self.runner.on_peer_connected(node, node_name(node), level, self.clock.now_ms())
             self._after_step()
 
+    def on_stranger(self, node: NodeId, advertise: str) -> None:
+        """A peer was refused, since this node does not know it."""
+        if self.runner is not None and not self._waits(self.on_stranger, node, advertise):
+            self.runner.controller.on_stranger(node, advertise, self.clock.now_ms())
+            self._after_step()
+
     def on_peer_lost(self, node: NodeId, *, refused: bool) -> None:
         """A connection to a peer broke."""
         if self.is_paused:
@@ -557,6 +563,7 @@ class SimNode:
         if self.is_paused and self._waits(self._heartbeat, incarnation):
             return
         self._heartbeats += 1
+        self.cluster.look_at_peers(self)
         for peer, (digest, hears) in self.runner.watch.heartbeats().items():
             beat = Heartbeat(
                 self.runner.identity.boot_id, self._heartbeats, self._wall_ms(), digest, hears

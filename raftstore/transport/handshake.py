@@ -7,7 +7,7 @@ another node.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import UnionType
@@ -69,6 +69,11 @@ class GoodbyeCode(StrEnum):
     BAD_ADDRESS = "bad_address"
     EOF = "eof"
     BROKEN = "broken"
+
+
+STRANGE: Final = (GoodbyeCode.UNKNOWN_NODE, GoodbyeCode.WRONG_STORE)
+"""Peers that are refused with these may have joined, or taken the place of another node, while this
+one was away."""
 
 
 class CloseReason(NamedTuple):
@@ -210,6 +215,21 @@ def check_dialler(
                 GoodbyeCode.UNKNOWN_PURPOSE,
                 f"the purpose {hello.purpose!r} is not known; expected one of {', '.join(Purpose)}",
             )
+
+
+def judge_dialler(
+    hello: Hello,
+    identity: Identity,
+    peers: Iterable[NodeId],
+    retired: Container[NodeId],
+    on_stranger: Callable[[NodeId, str], None],
+) -> Refusal | None:
+    """The same, and report to ``on_stranger(node, address)`` who may have joined, or taken the
+    place of another node, while this one was away."""
+    refusal = check_dialler(hello, identity, peers, retired)
+    if refusal is not None and refusal.code in STRANGE:
+        on_stranger(NodeId(hello.node), hello.advertise)
+    return refusal
 
 
 def check_acceptor(hello: Hello, identity: Identity, expected: NodeId) -> Refusal | None:

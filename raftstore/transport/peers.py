@@ -27,8 +27,8 @@ from raftstore.transport.handshake import (
     Identity,
     Purpose,
     Refusal,
-    check_dialler,
     ending,
+    judge_dialler,
 )
 from raftstore.transport.server import Server
 from raftstore.transport.traffic import Traffic
@@ -38,10 +38,6 @@ FOUNDERS_MAX: Final = 64
 """Connections about the birth of a cluster, which has few members then."""
 BIRTH_BYTES_MAX: Final = 64 * KIB
 """Of a frame on one of them: they name members and addresses."""
-
-STRANGE: Final = (GoodbyeCode.UNKNOWN_NODE, GoodbyeCode.WRONG_STORE)
-"""Peers that are refused with these may have joined, or taken the place of another node, while this
-one was away."""
 
 
 class NetworkHandler(Protocol):
@@ -266,10 +262,9 @@ class PeerNetwork:
     # --- accepting ---
 
     def _judge(self, hello: Hello) -> Refusal | None:
-        refusal = check_dialler(hello, self._identity, self._known, self._retired)
-        if refusal is not None and refusal.code in STRANGE:
-            self._handler.on_stranger(NodeId(hello.node), hello.advertise)
-        return refusal
+        return judge_dialler(
+            hello, self._identity, self._known, self._retired, self._handler.on_stranger
+        )
 
     def _adopt(self, accepted: socket.socket, hello: Hello) -> None:
         purpose = Purpose(hello.purpose)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.guard import directed
 from tests.mutations.mutation import Mutation, mutation
+from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 STRANGERS = "tests/unit/engine/catalog/test_strangers.py::test_"
@@ -11,6 +12,8 @@ PLACE = "stranger_that_dials_gets_the_place_of_the_one_that_dialled_longest_ago"
 KEPT = "stranger_that_is_connected_keeps_its_place_as_long_as_it_may_need"
 COPIES = "copies_of_one_that_lost_its_place_are_forgotten_and_not_taken_again"
 PEERS = "tests/integration/transport/test_peers.py::test_"
+LINKS = "tests/simulation/test_member_links.py::test_"
+BACK = "node_that_was_away_comes_back_under_a_leader_that_it_does_not_know"
 ENDED = "tests/integration/transport/test_ended_peers.py::test_"
 
 STRANGER_RULES: tuple[Mutation, ...] = (
@@ -18,7 +21,11 @@ STRANGER_RULES: tuple[Mutation, ...] = (
         "S0.7-strangers-refused",
         "A node that was away refuses the leader that alone could name it for ever.",
         Edit("CatalogController.on_stranger", "self.metadata.elector.leader is None", "False"),
-        directed(STRANGERS + "stranger_is_reachable_while_nobody_leads_the_metadata_channel_here"),
+        MEMBERS,
+        directed(
+            LINKS + BACK,
+            STRANGERS + "stranger_is_reachable_while_nobody_leads_the_metadata_channel_here",
+        ),
     ),
     mutation(
         "S0.1-strangers-beside-a-leader",
@@ -43,11 +50,11 @@ STRANGER_RULES: tuple[Mutation, ...] = (
         "S0.7-strangers-replaced",
         "A node that was away refuses the leader that took the place of one it knew for ever.",
         Edit(
-            "PeerNetwork._judge",
+            "judge_dialler",
             "refusal.code in STRANGE",
             "refusal.code == GoodbyeCode.UNKNOWN_NODE",
         ),
-        directed(PEERS + "peer_that_is_not_the_one_we_know_is_refused"),
+        directed(LINKS + BACK, PEERS + "peer_that_is_not_the_one_we_know_is_refused"),
     ),
     mutation(
         "S0.1-strangers-known",
@@ -166,10 +173,10 @@ STRANGER_RULES: tuple[Mutation, ...] = (
         "S0.7-strangers-unheard",
         "Nobody hears of a peer that was refused as unknown.",
         Edit(
-            "PeerNetwork._judge",
-            "self._handler.on_stranger(NodeId(hello.node), hello.advertise)",
+            "judge_dialler",
+            "on_stranger(NodeId(hello.node), hello.advertise)",
             "pass",
         ),
-        directed(PEERS + "peer_that_is_not_the_one_we_know_is_refused"),
+        directed(LINKS + BACK, PEERS + "peer_that_is_not_the_one_we_know_is_refused"),
     ),
 )
