@@ -8,10 +8,13 @@ once, up to the newest.
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from jepsen_like.members_chaos import WORKLOADS, Run, execute
+from raftstore.client.blocking.client import Client
+from raftstore.errors import PageExpiredError
 from tests.spark.chaos import Job
 from tests.spark.chaos_table import TABLE, Files, Reader, Truth, write_inputs
 
@@ -21,6 +24,8 @@ DRIVER_S = (40.0, 120.0)
 """How long a driver lives, once it has begun with a batch."""
 START_S = 300.0
 """And how long it may take until then, on a machine that has other work."""
+SCAN_S = 120.0
+"""As long a scan that nodes leave in the midst of is begun again."""
 FAILED_MAX = 50
 BATCHES_MIN = 5
 
@@ -57,13 +62,24 @@ def stream(run: Run) -> None:
         reader.join(30.0)
     assert reader.failure is None, reader.failure
     with run.cluster.connect(timeout=60.0) as client:
-        newest = truth.check(list(client.table(TABLE).scan()))
+        newest = truth.check(_rows(client))
         commits = client.table(TABLE).writers().next_commit - 1
     assert newest + 1 >= BATCHES_MIN, f"only {newest + 1} files were written"
     click.echo(
         f"  stream: {newest + 1} files in {commits} batches of {truth.drivers} drivers, each once "
         f"and whole; {reader.snapshots} snapshots; {failed} drivers ended by themselves"
     )
+
+
+def _rows(client: Client) -> list[dict[str, Any]]:
+    """All rows of the table; a scan begins anew where the node left that kept its state."""
+    end = time.monotonic() + SCAN_S
+    while True:
+        try:
+            return list(client.table(TABLE).scan())
+        except PageExpiredError:
+            if time.monotonic() > end:
+                raise
 
 
 def _next(job: Job, directory: Path, run: Run, rng: random.Random) -> Job:

@@ -42,7 +42,7 @@ from jepsen_like.target.processes.target import ProcessTarget
 from jepsen_like.workload.base import Client, Committed, Run, Workload
 from jepsen_like.workload.fates import asking_fates
 from raftstore.client.asyncio_client import AsyncClient
-from raftstore.errors import RaftstoreError, RequestError
+from raftstore.errors import OperationInDoubtError, RaftstoreError, RequestError
 from raftstore.protocol.admin import TableInfo
 from raftstore.types import Outcome
 
@@ -247,7 +247,8 @@ class _Run:
         return hashes
 
     async def _create(self, admin: AsyncClient, table: str, partitions: int) -> TableInfo:
-        """Again as long as that may help: another's cluster may have no leader just now."""
+        """Again as long as that may help: the cluster may have no leader just now, and one that is
+        in doubt is there or not, which asking again shows."""
         name, end = self._target.table_prefix + table, time.monotonic() + CREATE_S
         machine = getattr(self._workload, "machines", {}).get(table)
         while True:
@@ -260,7 +261,8 @@ class _Run:
                     name, key="k", partitions=partitions, if_not_exists=True
                 )
             except RequestError as error:
-                if not error.retriable or time.monotonic() > end:
+                may_help = error.retriable or isinstance(error, OperationInDoubtError)
+                if not may_help or time.monotonic() > end:
                     raise
             await asyncio.sleep(POLL_S)
 
