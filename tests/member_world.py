@@ -97,6 +97,9 @@ class MemberWorld:
         self.removed: dict[NodeId, ReplicaNumber] = {}
         """The number of each node's last life that was deleted."""
         self.committed: dict[int, tuple[Term, bytes]] = {}
+        self.committed_in: dict[int, Term] = {}
+        """The term in which each was committed, which may be a later one than that of the record:
+        a leader in between, whom nobody hears any more, need not have it."""
         self.commit_end = 0
         self.leaders: dict[Term, NodeId] = {}
         self.reads: dict[int, int] = {}
@@ -535,6 +538,7 @@ class MemberWorld:
             fact = (record.term, record.digest)
             if record.last_seq not in self.committed and not node.replica.config_committed():
                 self.counted_early.add(record.last_seq)
+            self.committed_in.setdefault(record.last_seq, node.term)
             if self.committed.setdefault(record.last_seq, fact) != fact:
                 raise Violation(f"two records are committed at seq {record.last_seq} (O3)")
         self.commit_end = max(self.commit_end, commit_seq)
@@ -551,7 +555,7 @@ class MemberWorld:
             raise Violation(f"the witness {node.me} goes on in term {node.term}")
         held = {record.last_seq: (record.term, record.digest) for record in node.log}
         for seq, fact in self.committed.items():
-            if fact[0] < node.term and held.get(Seq(seq)) != fact:
+            if self.committed_in[seq] < node.term and held.get(Seq(seq)) != fact:
                 raise Violation(f"{node.me} leads term {node.term} without seq {seq} (O2)")
 
     @staticmethod
