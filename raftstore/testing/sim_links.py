@@ -47,9 +47,10 @@ class SimLinks:
         """Pairs of which one dials again in a moment."""
 
     def booted(self, node: SimNode) -> None:
-        """Its network knows these at first; the world has it meet all others."""
-        assert node.runner is not None
-        self._known[node.node] = node.runner.controller.reachable()
+        """Its network knows these at first; the world has it meet all others. One that died in the
+        midst of its start knows nobody."""
+        if node.runner is not None:
+            self._known[node.node] = node.runner.controller.reachable()
 
     def follow(self, node: SimNode) -> None:
         """The node looks whom it knows, as real ones do between two turns: new ones are dialled,

@@ -28,6 +28,7 @@ WORLDS: tuple[tuple[int, dict[str, str], str], ...] = (
     (3, {}, "the first world with a stale read when a leader asks nobody"),
     (1, {}, "the first world that diverges when live records are taken by their seq alone"),
     (796, {}, "a witness far behind, a damaged voter and a leader waited for each other"),
+    (311, {}, "a node died in the midst of its start, and was asked whom it knows"),
     (
         62,
         {"flip_percent": "40", "damage_percent": "0"},
