@@ -99,7 +99,7 @@ class MemberWorld:
         self.committed: dict[int, tuple[Term, bytes]] = {}
         self.committed_in: dict[int, Term] = {}
         """The term in which each was committed, which may be a later one than that of the record:
-        a leader in between, whom nobody hears any more, need not have it."""
+        a leader in between, which is cut off by then, need not have it."""
         self.commit_end = 0
         self.leaders: dict[Term, NodeId] = {}
         self.reads: dict[int, int] = {}

@@ -35,7 +35,7 @@ def test_new_voters_hold_everything_when_the_joint_configuration_ends(seed: int)
 
 
 @pytest.mark.slow
-def test_leader_whom_nobody_hears_need_not_have_what_a_later_one_commits() -> None:
+def test_leader_that_is_cut_off_need_not_have_what_a_later_one_commits() -> None:
     """The rule is about the term in which a record is committed (O2): here records of term 1 are
     committed in term 3, while the leader of term 2 is cut off and never had them."""
     assert run(1533).done_orders > 0
