@@ -67,8 +67,10 @@ class SettledLeaders:
         *,
         up: Collection[NodeId],
         is_planned: bool,
+        replicas: Collection[NodeId],
     ) -> None:
-        """The channel has this leader now; ``is_planned``: the planner has moved it there."""
+        """The channel has this leader now; ``is_planned``: the planner has moved it there. One that
+        has no replica of it any more gave it away for that, and nobody asked for it."""
         seen = self._seen.get(channel)
         if leader is None:
             if seen is not None:
@@ -85,6 +87,9 @@ class SettledLeaders:
             else:
                 seen.kept_until_ms = now_ms + self._settings.respect_ms
                 seen.given_by = given_by
+        # Looked at each time: the catalog gets to know of the replica's end behind the new leader.
+        if seen is not None and seen.given_by is not None and seen.given_by not in replicas:
+            seen.kept_until_ms = 0
 
     def may_move(self, channel: ChannelId, now_ms: int) -> bool:
         """Whether the channel has had its leader for long enough."""

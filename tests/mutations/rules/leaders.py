@@ -229,4 +229,10 @@ LEADERS_RULES: tuple[Mutation, ...] = (
         ),
         directed(ADMIN + "step_down_is_done_once_the_wanted_leader_is_known"),
     ),
+    mutation(
+        "leaders-of-replicas-that-left",
+        "Leaderships that went with their replica stay, as if somebody asked for it.",
+        Edit("SettledLeaders.look", "seen.given_by not in replicas", "False"),
+        directed(SETTLED + "leadership_that_goes_with_its_replica_was_asked_for_by_nobody"),
+    ),
 )

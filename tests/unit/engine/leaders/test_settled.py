@@ -26,9 +26,10 @@ class Bench:
         *,
         up: tuple[NodeId, ...] = UP,
         is_planned: bool = False,
+        replicas: tuple[NodeId, ...] = UP,
     ) -> None:
         """See this leader."""
-        self.settled.look(CHANNEL, leader, now_ms, up=up, is_planned=is_planned)
+        self.settled.look(CHANNEL, leader, now_ms, up=up, is_planned=is_planned, replicas=replicas)
 
     def may_move(self, now_ms: int) -> bool:
         """Whether the channel may be moved now."""
@@ -59,6 +60,17 @@ def test_leadership_that_a_live_node_gave_away_stays_for_longer() -> None:
     assert [bench.may_move(now_ms) for now_ms in (3_000, 6_999, 7_000)] == [False, False, True]
     assert bench.settled.relieved(6_999) == {ONE}
     assert bench.settled.relieved(7_000) == set()
+
+
+def test_leadership_that_goes_with_its_replica_was_asked_for_by_nobody() -> None:
+    """As where a rebalance takes the leader's replica away, of which the catalog gets to know a
+    moment later: else a node that joined would not get its share for ``respect_ms``."""
+    bench = Bench()
+    bench.look(TWO, 2_000)
+    assert bench.settled.relieved(2_000) == {ONE}
+    bench.look(TWO, 2_100, replicas=(TWO, THREE))
+    assert bench.settled.relieved(2_100) == set()
+    assert [bench.may_move(now_ms) for now_ms in (2_999, 3_000)] == [False, True]
 
 
 def test_second_step_down_within_a_moment_is_respected_too() -> None:
@@ -105,7 +117,7 @@ def test_nodes_that_come_or_go_end_what_is_respected() -> None:
 def test_channels_of_dropped_tables_are_forgotten() -> None:
     """Others are kept."""
     bench = Bench()
-    bench.settled.look(OTHER, ONE, 0, up=UP, is_planned=False)
+    bench.settled.look(OTHER, ONE, 0, up=UP, is_planned=False, replicas=UP)
     bench.settled.forget_unless({OTHER: None})
     assert not bench.may_move(2_000)
     assert bench.settled.may_move(OTHER, 2_000)
