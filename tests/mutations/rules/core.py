@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.mutations.guard import chaos, directed, worlds
 from tests.mutations.mutation import Mutation, mutation
-from tests.mutations.rules.drawn_worlds import MEMBERS
 from tests.mutations.syntax import Edit
 
 HAND_OVER = "tests/unit/core/test_hand_over.py::test_"
@@ -126,7 +125,6 @@ CORE_RULES: tuple[Mutation, ...] = (
             "max(best, held)",
         ),
         directed(QUORUM + "quorum_seq_needs_both_majorities_when_joint"),
-        MEMBERS,
     ),
     mutation(
         "S3.1-majority",
