@@ -378,6 +378,13 @@ class CommandMachine(RecordMachine):
         """The ends of so many commands of one record, as ``ApplyResult.answer`` has them."""
 
     @abstractmethod
+    def kept_ends(
+        self, base_seq: Seq, last_seq: Seq, state: StateReader
+    ) -> Sequence[CommandEnd] | None:
+        """The ends of the commands of a record as the state keeps them; None: some are kept no
+        longer. It is read once, however many commands there are."""
+
+    @abstractmethod
     def kept_end(self, seq: Seq, state: StateReader) -> CommandEnd | None:
         """The end of the command at a seq as the state keeps it; None: it is kept no longer."""
 

@@ -3,7 +3,7 @@ with the bounds of what it may write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from raftstore.errors import SchemaError, StateLimitError, StorageError
 from raftstore.machine import COMMAND_WRITES_MAX, STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX
+from raftstore.protocol.machines import CommandEnd
 from raftstore.record_machine import RecordView
+from raftstore.rows.sealing import seal
 
 RANGE_ROWS: Final = 256
 """Rows that a command's range reads at a time, whatever its limit is."""
@@ -144,3 +146,13 @@ class NoState:
     def delete(self, key: bytes) -> None:
         """Refused."""
         raise SchemaError(f"a MemoryMachine keeps its state in itself, not under {key!r:.80}")
+
+
+def sealed_writes(
+    changes: CommandState | NoState, end: CommandEnd
+) -> Sequence[tuple[bytes, bytes | None]]:
+    """The rows that a command leaves; one that is rejected leaves nothing but its end."""
+    if not isinstance(changes, CommandState) or end.is_rejected:
+        return ()
+    written = changes.written.items()
+    return [(key, None if value is None else seal(key, value)) for key, value in written]

@@ -107,6 +107,14 @@ def read_result(state: StateReader, seq: Seq) -> CommandEnd | None:
     return None
 
 
+def read_results(state: StateReader, base_seq: Seq, last_seq: Seq) -> list[CommandEnd] | None:
+    """The ends of all commands of a record, in one look; None: not all of them are kept."""
+    count = last_seq - base_seq + 1
+    found = state.scan(result_key(base_seq), result_key(last_seq + 1), count)
+    ends = [end for _, stored in found for end in kept_ends(stored)]
+    return ends if len(ends) == count else None
+
+
 class Results:
     """The results of a partition, oldest first, as far as they have to be removed some day: those
     of one command by itself, and those of a record together."""

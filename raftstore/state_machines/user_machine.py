@@ -59,10 +59,9 @@ from raftstore.record_machine import (
     RecordView,
     StateReader,
 )
-from raftstore.rows.sealing import seal
 from raftstore.state_machines.base import NO_CHANGE, refuse_kind, refuse_payload
 from raftstore.state_machines.command_overlay import ViewOver
-from raftstore.state_machines.command_state import UNBOUNDED, CommandState, NoState
+from raftstore.state_machines.command_state import UNBOUNDED, CommandState, NoState, sealed_writes
 from raftstore.state_machines.machine_journal import (
     commands_of_entry,
     entry_of,
@@ -89,6 +88,7 @@ from raftstore.state_machines.machine_state import (
     read_head,
     read_limits,
     read_result,
+    read_results,
 )
 from raftstore.state_machines.state_keys import (
     MACHINE_CHUNKS,
@@ -224,6 +224,15 @@ class UserMachine(CommandMachine):
         if commands == 1 or is_together(answer):
             return kept_ends(answer)
         return [each for stored in unpacked(answer, Ends).stored for each in kept_ends(stored)]
+
+    def kept_ends(
+        self, base_seq: Seq, last_seq: Seq, state: StateReader
+    ) -> Sequence[CommandEnd] | None:
+        """The ends of the commands of a record as the state keeps them; None: some are not kept."""
+        if base_seq == last_seq:
+            end = self.kept_end(last_seq, state)
+            return None if end is None else (end,)
+        return read_results(state, base_seq, last_seq)
 
     def kept_end(self, seq: Seq, state: StateReader) -> CommandEnd | None:
         """The end of the command at a seq as the state keeps it; None: it is kept no longer."""
@@ -455,7 +464,7 @@ class UserMachine(CommandMachine):
             beside.append((MACHINE_HEAD, packed(head)))
         self._head = head
         self._skips.discard(record.last_seq)
-        return ApplyResult(_sealed(changes, end), state_writes=beside, answer=stored)
+        return ApplyResult(sealed_writes(changes, end), state_writes=beside, answer=stored)
 
     def _commands(
         self, machine: UserStateMachine, head: MachineHead, record: Record, view: RecordView
@@ -473,7 +482,7 @@ class UserMachine(CommandMachine):
                     seen = as_the_machine_sees(each, self._origin, head)
                     changes = self._changes(machine, seen.last_seq, over)
                     end = self._end_of(machine, each, seen, changes, head.version, room)
-                    over.take(each.last_seq, _sealed(changes, end))
+                    over.take(each.last_seq, sealed_writes(changes, end))
                     ends.append(end)
                 return self._ended_together(machine, head, record, seen, ends, over, view.state)
             answers: list[bytes] = []
@@ -631,16 +640,6 @@ def _snapshot_of(machine: MemoryMachine) -> list[bytes]:
         raise _FailedError(f"{text} allowed")
     # A machine without anything to say has a snapshot all the same.
     return chunks or [b""]
-
-
-def _sealed(
-    changes: CommandState | NoState, end: CommandEnd
-) -> Sequence[tuple[bytes, bytes | None]]:
-    """The rows that a command leaves; one that is rejected leaves nothing but its end."""
-    if not isinstance(changes, CommandState) or end.is_rejected:
-        return ()
-    written = changes.written.items()
-    return [(key, None if value is None else seal(key, value)) for key, value in written]
 
 
 def _bytes_of(value: Any) -> bytes:

@@ -155,13 +155,14 @@ class UserCommands:
         fresh = self._fresh.get(last_seq)
         if fresh is not None:
             return self.machine.ends_of(fresh, last_seq - base_seq + 1)
-        kept = [self.kept_end(Seq(seq)) for seq in range(base_seq, last_seq + 1)]
-        known = [end for end in kept if end is not None]
-        return known if len(known) == len(kept) else None
+        return self.machine.kept_ends(base_seq, last_seq, self._applied())
 
     def kept_end(self, seq: Seq) -> CommandEnd | None:
         """The end of the command at a seq, as it is stored; None: it is kept no more."""
-        return self.machine.kept_end(seq, AppliedState(self._parts.tables, self._channel))
+        return self.machine.kept_end(seq, self._applied())
+
+    def _applied(self) -> AppliedState:
+        return AppliedState(self._parts.tables, self._channel)
 
     @property
     def is_whole(self) -> bool:

@@ -27,7 +27,7 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         "S10-rejected-writes",
         "A command that the machine rejected leaves what it had written.",
         Edit(
-            "_sealed",
+            "sealed_writes",
             "not isinstance(changes, CommandState) or end.is_rejected",
             "not isinstance(changes, CommandState)",
         ),
@@ -221,7 +221,9 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
     mutation(
         "S10-together-sight",
         "A command does not see what those before it wrote whose ends are kept with its own.",
-        Edit("UserMachine._commands", "over.take(each.last_seq, _sealed(changes, end))", "pass"),
+        Edit(
+            "UserMachine._commands", "over.take(each.last_seq, sealed_writes(changes, end))", "pass"
+        ),
         directed(SHARED + "a_command_sees_what_those_before_it_in_the_record_wrote_and_removed[2]"),
     ),
     mutation(

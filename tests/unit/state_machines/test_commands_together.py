@@ -11,7 +11,7 @@ import pytest
 from raftstore.errors import NewerFormatError
 from raftstore.machine import StateMachine
 from raftstore.protocol.machines import CommandEnd
-from raftstore.record_machine import DEFAULT_RULES, MachineRules
+from raftstore.record_machine import DEFAULT_RULES, MachineRules, StateReader
 from raftstore.state_machines.machine_journal import JournalEntry, entries_one_by_one
 from raftstore.state_machines.machine_state import LimitsInForce, read_limits
 from raftstore.state_machines.state_keys import (
@@ -60,6 +60,31 @@ def test_a_record_leaves_one_result_and_one_entry_of_the_journal() -> None:
     assert (bench.result(0), bench.result(6)) == (None, None)
     assert (bench.head.results, bench.head.journal, bench.head.commands) == (5, 5, 5)
     assert bench.head.result_bytes == sum(len(bench.state[key]) for key in keys(bench, RESULTS))
+
+
+def test_the_ends_of_a_record_are_read_in_one_look() -> None:
+    """However they are kept: results of 128 commands may have 8 MiB, and a retry of the record must
+    not read all of it once for each of them. Where one is gone, none is given."""
+    for limits in (1, 2):
+        bench = opened(Tally, MachineRules(results_kept=4), limits)
+        ends = applied(bench, values(3))
+        state, scans = bench.view().state, 0
+
+        class Counted:
+            get = state.get
+
+            def scan(
+                self, start: bytes, stop: bytes, limit: int, state: StateReader = state
+            ) -> list[tuple[bytes, bytes]]:
+                nonlocal scans
+                scans += 1
+                return state.scan(start, stop, limit)
+
+        assert bench.user.kept_ends(Seq(1), Seq(3), Counted()) == ends
+        assert scans == 1
+        applied(bench, values(2))
+        assert bench.user.kept_ends(Seq(1), Seq(3), bench.view().state) is None
+        assert bench.user.kept_ends(Seq(4), Seq(5), bench.view().state) is not None
 
 
 def test_versions_before_stop_at_it() -> None:
