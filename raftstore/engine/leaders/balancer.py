@@ -210,7 +210,7 @@ class LeaderBalancer:
         leader, _ = self._parts.controller.leader_of(channel)
         found = self._open.get(channel)
         is_planned = found is not None and leader == found.move.target
-        replicas = self._placed[channel][1] if channel in self._placed else ()
+        _, replicas = self._placed[channel]
         self._settled.look(channel, leader, now_ms, up=up, is_planned=is_planned, replicas=replicas)
         if leader in up:
             self._leaderless_since_ms.pop(channel, None)

@@ -240,6 +240,12 @@ CHANNELSET_RULES: tuple[Mutation, ...] = (
         directed(KEPT + "a_record_leaves_one_result_and_one_entry_of_the_journal"),
     ),
     mutation(
+        "S4.5-together-gone",
+        "A retry of a record of which some results are gone gets those that are left.",
+        Edit("read_results", "ends if len(ends) == count else None", "ends"),
+        directed(KEPT + "the_ends_of_a_record_are_read_in_one_look"),
+    ),
+    mutation(
         "S6.7-together-counted",
         "Results of a record count as one, so a replica that starts keeps more than the others.",
         Edit("Results._all", "len(ends_together(value)) if is_together(value) else 1", "1"),
