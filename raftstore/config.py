@@ -348,6 +348,8 @@ class SnapshotSettings:
     """Snapshots that a node serves at a time; each keeps old files of LevelDB. Others wait."""
     fetch_max: int = 4
     """Channels of a node that take a table at a time; others wait."""
+    large_fetch_max: int = 1
+    """Of these those of more than 4 MiB; more are done sooner, and slow requests more."""
     session_ms: int = 30_000
     """A snapshot of which nothing was asked for so long is given up, by either side."""
     request_ms: int = 2_000
@@ -377,17 +379,15 @@ class StorageSettings:
     block_cache_bytes: int = 64 * MIB
     """Caches of compressed blocks of all LevelDBs together, in equal shares."""
     channels_max: int = 16_384
-    """Channels that a node may have: a table that would bring it more is refused. Each takes four
-    open files, so a node lowers this at its start to what its limit of open files leaves room for.
-    """
+    """Channels that a node may have: a table that would bring more is refused. Each takes four open
+    files, so a node lowers this at its start to what its limit of open files leaves room for."""
     compress_tables: bool = False
     """LevelDB compresses blocks with Snappy: half the disk for text, and two thirds more processor
     time for each row written. What is there already stays readable either way."""
     log_size_warning_bytes: int = 4 * 1024 * MIB
     """Status warns above this."""
     files_reserved: int = 128
-    """Open files that no connection may use: both ports accept nothing while one of the last that
-    the process may open would be needed for it."""
+    """Open files that no connection may use: with only these left both ports accept nothing."""
     min_free_bytes: int = 256 * MIB
     """Free bytes of the disk below which the node takes no new writes of clients (no_space), and
     gives its leaderships to replicas that have space; a follower goes on down to a quarter of that.

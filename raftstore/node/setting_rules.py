@@ -89,6 +89,7 @@ SPECIAL_RANGES: Final = {
     "snapshot.chunk_bytes_max": Range(1 * KIB, PAYLOAD_BYTES_MAX),
     "snapshot.serve_max": Range(1, 64),
     "snapshot.fetch_max": Range(1, 64),
+    "snapshot.large_fetch_max": Range(1, 64),
     "snapshot.session_ms": Range(1_000, 600_000),
     "snapshot.request_ms": Range(10, 600_000),
     "snapshot.retry_ms": Range(10, 600_000),

@@ -77,7 +77,7 @@ class SnapshotReceiver:
         self._attempts = Attempts()
         self.deadlines: Deadlines[ChannelId] = Deadlines()
         """When something of a channel is to be asked for, again or at all."""
-        self._places = Places(self.transfers, self._settings.fetch_max)
+        self.places = Places(self.transfers, self.deadlines, self._settings)
         self._shortage = parts.shortage
         self.taking = ChunkTaking(parts, self.deadlines, self)
         self.pauses = CopyPauses(self._settings.retry_ms, self._settings.pause_ms_max)
@@ -121,7 +121,7 @@ class SnapshotReceiver:
         """Its table was dropped, or it is opened anew."""
         channel = runner.channel
         self.deadlines.cancel(channel)
-        self._places.leave(channel)
+        self.places.leave(channel)
         self._attempts.closed(channel)
         self._damaged.pop(channel, None)
         transfer = self.transfers.pop(channel, None)
@@ -149,14 +149,13 @@ class SnapshotReceiver:
             if transfer is not None:
                 self._repeat(transfer, now_ms)
             elif runner is not None:
-                self._places.leave(channel)
+                self.places.leave(channel)
                 self._begin(runner, now_ms)
 
     def _leave(self, transfer: Transfer, now_ms: int) -> None:
         """A place is free, for which others may wait."""
         del self.transfers[transfer.runner.channel]
-        for channel in self._places.first(for_base=transfer.is_for_base):
-            self.deadlines.push(channel, now_ms)
+        self.places.wake(now_ms, for_base=transfer.is_for_base)
 
     def _begin(self, runner: ChannelRunner, now_ms: int) -> None:
         channel, core = runner.channel, runner.core
@@ -168,15 +167,15 @@ class SnapshotReceiver:
             return  # reported again when another one leads
         sources = self._parts.sources(runner, anywhere=is_unfilled)
         for_base = self._is_base_enough(runner)
-        if not sources or self._places.is_full(for_base=for_base):
-            self._places.wait(channel, for_base=for_base)
+        if not sources or self.places.is_full(runner, now_ms, for_base=for_base):
+            self.places.wait(channel, for_base=for_base)
             self.deadlines.push(channel, now_ms + self._settings.retry_ms)
             return
         pause_ms = 0 if for_base or channel in self._begun else self._pause_ms(runner, now_ms)
         if pause_ms:
             self.deadlines.push(channel, now_ms + pause_ms)
             return
-        source = self._attempts.source(channel, sources, self._places.sending())
+        source = self._attempts.source(channel, sources, self.places.sending())
         self.transfers[channel] = transfer = Transfer(runner, source, for_base, started_ms=now_ms)
         self._await_disk(transfer, now_ms)
         self._tables.start_barrier(runner.channel, partial(self._on_barrier, transfer))
@@ -208,8 +207,8 @@ class SnapshotReceiver:
         """The table here survives a power cut as it is: a log may be cut up to there."""
         if not self._is_current(transfer):
             return
-        core, channel = transfer.runner.core, transfer.runner.channel
-        lacks_rows = core.lacks_rows or channel in self._damaged
+        runner, channel = transfer.runner, transfer.runner.channel
+        core, lacks_rows = runner.core, runner.core.lacks_rows or channel in self._damaged
         transfer.lacking = Lacking(
             lacks_rows=lacks_rows,
             applied_seq=self._tables.applied_seq(channel),
@@ -220,12 +219,12 @@ class SnapshotReceiver:
         )
         if takes_base(transfer.lacking):
             if not transfer.lacking.is_unfilled:
-                transfer.source = transfer.runner.elector.leader or transfer.source
+                transfer.source = runner.elector.leader or transfer.source
             request = AskBase(channel, self._new_id(), transfer.lacking.base_max)
             self._ask(transfer, request, now_ms)
-        elif transfer.is_for_base and self._places.is_full(for_base=False):
+        elif transfer.is_for_base and self.places.is_full(runner, now_ms, for_base=False):
             self._leave(transfer, now_ms)
-            self._places.wait(channel, for_base=False)
+            self.places.wait(channel, for_base=False)
             self.deadlines.push(channel, now_ms + self._settings.retry_ms)
         else:
             transfer.is_for_base = False
@@ -406,6 +405,7 @@ class SnapshotReceiver:
             table_bytes=offer.table_bytes,
             pairs=transfer.pairs,
         )
+        self.places.moved(transfer, now_ms)
         self.taking.ask(transfer, now_ms)
 
     def _begin_copy(self, transfer: Transfer, *, in_files: bool) -> None:
@@ -481,6 +481,7 @@ class SnapshotReceiver:
     def _pause(self, transfer: Transfer, now_ms: int) -> None:
         """Nothing of the channel goes on from here until it is opened anew."""
         transfer.stage = Stage.ENDING
+        self.places.moved(transfer, now_ms)
         self.deadlines.cancel(transfer.runner.channel)
         transfer.runner.pause()
         transfer.operation = self._log.last_operation()
@@ -565,10 +566,6 @@ class SnapshotReceiver:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def on_chunk(self, sender: NodeId, chunk: SnapshotChunk | TableFilePart, now_ms: int) -> None:
-        """A chunk of a table, asked for by this node."""
-        self.taking.on_chunk(sender, chunk, now_ms)
-
     def progress(self, channel: ChannelId, now_ms: int) -> str:
         """How far the channel is, for people; empty: nothing is under way."""
         transfer = self.transfers.get(channel)
@@ -581,12 +578,17 @@ class SnapshotReceiver:
     ) -> None:
         """Do the work on a thread of copies, then go on here; a failure costs this copy."""
 
+        def go_on(now_ms: int) -> None:
+            if self._is_current(transfer):
+                self.places.moved(transfer, now_ms)
+                done(now_ms)
+
         def step() -> ReadDone:
             try:
                 work()
             except StorageError as error:
                 return partial(self._copy_failed, transfer, error)
-            return lambda now_ms: done(now_ms) if self._is_current(transfer) else None
+            return go_on
 
         self._tables.start_copy_step(transfer.runner.channel, step)
 
@@ -639,11 +641,10 @@ class SnapshotReceiver:
         self.deadlines.push(runner.channel, now_ms + retry_pause_ms(tries, self._settings))
 
     def _abandon(self, copy: TableCopy | None) -> None:
-        if copy is None:
-            return
+        if copy is not None:
 
-        def abandon() -> ReadDone:
-            copy.abandon()
-            return lambda _now_ms: None
+            def abandon() -> ReadDone:
+                copy.abandon()
+                return lambda _now_ms: None
 
-        self._tables.start_copy_step(copy.channel, abandon)
+            self._tables.start_copy_step(copy.channel, abandon)

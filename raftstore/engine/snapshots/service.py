@@ -64,7 +64,7 @@ class ReplicaSnapshots:
             case ReplicaSnapshotOffer():
                 self.receiver.on_offer(sender, message, now_ms)
             case SnapshotChunk() | TableFilePart():
-                self.receiver.on_chunk(sender, message, now_ms)
+                self.receiver.taking.on_chunk(sender, message, now_ms)
             case TableFilesRefused():
                 self.sender.on_files_refused(sender, message, now_ms)
             case BaseOffer():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
+from raftstore.config import MIB
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.snapshots.decisions import Lacking
 from raftstore.ports.log import Base
@@ -18,6 +20,9 @@ from raftstore.protocol.replica_snapshots import (
     TableFilePart,
 )
 from raftstore.types import EMPTY_HISTORY, History, NodeId, node_name
+
+SMALL_BYTES: Final = 4 * MIB
+"""Most of the time that the copy of a table of no more takes is waiting for answers."""
 
 
 class Stage(Enum):
@@ -57,6 +62,8 @@ class Transfer:
     parts: PartsDigest = field(default_factory=PartsDigest)
     """Over all parts of files that were written."""
     started_ms: int = 0
+    moved_ms: int = field(init=False)
+    """When it last came further."""
     asked_chunks: int = 0
     """The number of the next chunk to be asked for."""
     taken_chunks: int = 0
@@ -71,10 +78,22 @@ class Transfer:
     """Of the log: what has to be durable before the next step."""
     is_ending: bool = False
 
+    def __post_init__(self) -> None:
+        """Begin."""
+        self.moved_ms = self.started_ms
+
     @property
     def awaits_source(self) -> bool:
         """Whether the next thing to come is an answer of the other node."""
         return self.stage in (Stage.ASKING, Stage.COPYING)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is a large table that comes or is read back, or may be one: no offer says yet
+        how large it is."""
+        if self.stage in (Stage.COPYING, Stage.VERIFYING):
+            return self.table_bytes > SMALL_BYTES
+        return self.stage is not Stage.ENDING
 
     def described(self, now_ms: int) -> str:
         """How far it is, for people."""

@@ -20,6 +20,8 @@ STEPS = "tests/unit/storage/tables/test_copy_steps.py::test_"
 RESTS = "tests/unit/storage/test_giving_way.py::test_"
 ATTEMPTS = "tests/unit/engine/snapshots/test_attempts.py::test_"
 COPIES = "tests/unit/storage/tables/test_table_copies.py::test_"
+PLACES = "tests/unit/engine/snapshots/test_places.py::test_"
+LARGE = "tests/unit/engine/snapshots/test_large_tables.py::test_"
 
 REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(
@@ -59,6 +61,36 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "All tables are asked of one node while another one sends nothing.",
         Edit("Attempts.source", "not turn", "False"),
         directed(ATTEMPTS + "tables_come_evenly_from_all_nodes"),
+    ),
+    mutation(
+        "S6.6-large-tables-at-once",
+        "Large tables come to a node beside each other.",
+        Edit("Places.is_full", "each.is_large and each.moved_ms > since_ms", "False"),
+        directed(PLACES + "large_tables_come_one_after_the_other"),
+    ),
+    mutation(
+        "S6.6-unknown-is-small",
+        "A table of which nobody knows yet how large it is counts as a small one.",
+        Edit("Transfer.is_large", "return self.stage is not Stage.ENDING", "return False"),
+        directed(PLACES + "table_of_which_no_offer_says_how_large_it_is_may_be_large"),
+    ),
+    mutation(
+        "S6.6-waits-for-what-stands",
+        "All tables of a node wait for one whose sender hangs.",
+        Edit("Places.is_full", "each.moved_ms > since_ms", "True"),
+        directed(PLACES + "large_table_that_does_not_move_keeps_nobody"),
+    ),
+    mutation(
+        "S6.6-moves-and-nobody-knows",
+        "A large table that takes long counts as one that stands.",
+        Edit("SnapshotReceiver.step", "self.places.moved(transfer, now_ms)", "pass"),
+        directed(LARGE + "large_table_is_waited_for_until_it_was_read_back"),
+    ),
+    mutation(
+        "S6.6-catalog-waits",
+        "The catalog of a node waits behind its tables.",
+        Edit("Places.is_full", "runner.name == METADATA_NAME", "False"),
+        directed(PLACES + "catalog_waits_for_no_table"),
     ),
     mutation(
         "S6.6-rests-for-nobody",

@@ -118,7 +118,7 @@ class Receiving(Bench):
             "all_pairs": 5 if number == 2 else 0,
             "all_digest": digest_of(PAIRS) if number == 2 else b"",
         }
-        self.receiver.on_chunk(sender, SnapshotChunk(**{**fields, **changed}), self.now_ms)
+        self.receiver.taking.on_chunk(sender, SnapshotChunk(**{**fields, **changed}), self.now_ms)
 
     def written(self) -> None:
         """All chunks are written; the next step makes them durable."""

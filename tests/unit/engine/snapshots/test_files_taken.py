@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from raftstore.engine.snapshots.transfer import SMALL_BYTES
 from raftstore.errors import CorruptRecordError, PersistError
 from raftstore.protocol.replica_snapshots import (
     AskReplicaSnapshot,
@@ -20,6 +21,7 @@ from tests.unit.engine.snapshots.test_files_sent import all_parts
 from tests.unit.engine.snapshots_bench import (
     CHANNEL,
     FILES,
+    OTHER,
     SETTINGS,
     B,
     C,
@@ -54,7 +56,7 @@ def take(
     part = msgspec.structs.replace(all_parts()[number], snapshot_id=SNAPSHOT, **changed)
     if all_digest:
         part = msgspec.structs.replace(part, all_digest=all_digest)
-    bench.receiver.on_chunk(sender, part, bench.now_ms)
+    bench.receiver.taking.on_chunk(sender, part, bench.now_ms)
 
 
 def taken(bench: Receiving) -> None:
@@ -226,6 +228,28 @@ def begun(held: int = 1) -> Receiving:
     return bench
 
 
+def test_copy_of_an_earlier_life_that_is_read_is_waited_for() -> None:
+    """Reading what there is of a large table may take as long as it takes the rest to come."""
+    bench = receiving()
+    bench.begun[CHANNEL] = FilesCopy(bench, History(Term(0), Seq(0)), 1)
+    bench.receiver.channel_opened(bench.mine, bench.now_ms)
+    bench.looking()
+    bench.barrier(40)
+    other = bench.channels[OTHER]
+    other.core.trimmed_to = Seq(41)
+    for stage in ("reading what was copied before", "asking for an offer"):
+        bench.now_ms += SETTINGS.request_ms - 1
+        bench.step()
+        assert bench.stage() == stage
+        bench.receiver.needed(other, bench.now_ms)
+        bench.timer()
+        assert OTHER not in bench.receiver.transfers
+    bench.room_bytes = 2 * SMALL_BYTES
+    bench.offer(files=2, table_bytes=SMALL_BYTES)
+    bench.timer()
+    assert OTHER in bench.receiver.transfers
+
+
 def test_file_that_is_there_is_told_and_kept() -> None:
     """NATS-154: any node may send, and the position may have moved on."""
     bench = begun()
@@ -245,7 +269,7 @@ def test_file_that_is_there_is_told_and_kept() -> None:
 def take_held(bench: Receiving, digest: bytes, name: str = TABLE) -> None:
     """The sender says that it has the file just so."""
     part = TableFilePart(CHANNEL, SNAPSHOT, 0, name, 40, b"", digest, True, True)
-    bench.receiver.on_chunk(B, part, bench.now_ms)
+    bench.receiver.taking.on_chunk(B, part, bench.now_ms)
     bench.run_steps()
 
 
@@ -310,6 +334,6 @@ def test_file_whose_beginning_is_there_goes_on_behind_it() -> None:
     bench.done()
     digest = held_of(TABLE, FILES[TABLE]).digest
     part = TableFilePart(CHANNEL, SNAPSHOT, 0, TABLE, 40, b"", digest, False, True)
-    bench.receiver.on_chunk(B, part, bench.now_ms)
+    bench.receiver.taking.on_chunk(B, part, bench.now_ms)
     bench.run_steps()
     assert bench.done() == [f"keep {TABLE}"]
