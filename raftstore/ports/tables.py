@@ -76,6 +76,8 @@ class MergeStep(NamedTuple):
     """Nothing is left to be merged now."""
     waits: bool = False
     """It is worth it, but snapshots that are open keep what should go."""
+    keeps: bool = False
+    """It is over, and snapshots that were open may have kept some of what should have gone."""
     bytes_before: int = 0
     """Of the files, before the first step."""
     bytes_after: int = 0

@@ -165,6 +165,7 @@ class Merger:
             return
         seen.waits_since_ms = None
         if step.is_merged:
+            seen.is_asked_quiet = seen.is_asked_quiet and not step.keeps
             was, left = step.bytes_before, step.bytes_after
             self.merges_total += 1
             self.merged_bytes_total += max(0, was - left)

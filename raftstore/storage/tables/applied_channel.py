@@ -55,6 +55,7 @@ class AppliedChannel:
         "removed",
         "removed_applied",
         "removed_merged",
+        "is_kept_for_readers",
         "_removed_reported",
     )
 
@@ -104,6 +105,8 @@ class AppliedChannel:
         """Of these, those up to ``applied``: no later snapshot shows them; any thread."""
         self.removed_merged = 0
         """Of these, those whose bytes a merge has given back; thread of merges."""
+        self.is_kept_for_readers = False
+        """Snapshots were open while it was merged last; thread of merges."""
         self._removed_reported = removed
 
     def compute(self, record: Record, view: ChannelView) -> ApplyResult | None:

@@ -24,6 +24,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+from raftstore.config import KEY_BYTES_MAX
 from raftstore.errors import CorruptRecordError
 from raftstore.record_machine import is_expired
 from raftstore.state_machines.state_keys import UNHASHED
@@ -111,6 +112,14 @@ def marker_key(channel: ChannelId) -> bytes:
 def channel_end(channel: ChannelId) -> bytes:
     """Return the first key behind all keys of the channel, its rows and what lies beside them."""
     return channel + b"\xff"
+
+
+def never_stored(key: bytes) -> bytes:
+    """Return a key close behind this one that is longer than any that is stored.
+
+    The channel's id without a tag, and ``channel_end``, are never stored either.
+    """
+    return key + bytes(2 * KEY_BYTES_MAX)
 
 
 def encode_applied(channel: ChannelId, position: History) -> bytes:

@@ -6,9 +6,10 @@ else is written. ``compact_range`` merges what there is. As in a barrier it hide
 so nothing is believed before a write on the same database succeeded.
 
 Whether a merge is worth it is decided on the thread of merges, from the sizes of the files: since
-the last merge the table grew by a factor, or a part of it was removed. A table with open snapshots
-waits for a while, for it would keep what they show. A large one is merged a range of keys at a
-time: during a range LevelDB begins none of its own merges, and would hold writes back in the end.
+the last merge the table grew by a factor, or a part of it was removed. What open snapshots show a
+merge would keep: one for removed rows waits until nothing shows them, one for growth for a while. A
+large table is merged a range of keys at a time: during a range LevelDB begins none of its own
+merges, and would hold writes back in the end.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from raftstore.storage.tables.keys import (
     channel_end,
     decode_count,
     encode_count,
+    never_stored,
     rows_end,
     rows_prefix,
 )
@@ -68,13 +70,9 @@ SPLIT_BYTES: Final = 32
 """Bytes of keys by which a range is split."""
 
 
-def is_due(
-    size: int, merged_bytes: int, removed_bytes: int, slack_bytes: int, factor: float
-) -> bool:
-    """Whether files of ``size`` bytes should be merged, that were ``merged_bytes`` after the last
-    merge (0: there was none) and of which ``removed_bytes`` are removed rows."""
-    if are_removed(size, removed_bytes, slack_bytes):
-        return True
+def has_grown(size: int, merged_bytes: int, slack_bytes: int, factor: float) -> bool:
+    """Whether files of ``size`` bytes should be merged that were ``merged_bytes`` after the last
+    merge (0: there was none)."""
     return factor * merged_bytes + slack_bytes < size <= GROWTH_BYTES_MAX
 
 
@@ -141,6 +139,11 @@ def _note(source: Any, removed: int, merged_bytes: int | None) -> None:
             batch.put(MERGED_KEY, encode_count(merged_bytes))
 
 
+def _flush(source: Any) -> None:
+    """Have the memory table written out."""
+    source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])
+
+
 @dataclass(frozen=True, slots=True)
 class MergeJob:
     """A channel that may be worth a merge."""
@@ -153,7 +156,7 @@ class MergeJob:
     is_quiet: bool
     """Nothing was applied for a while."""
     is_urgent: bool
-    """It is merged even if somebody reads a snapshot of it."""
+    """It is merged for its growth even if somebody reads a snapshot of it."""
 
 
 def _slack(job: MergeJob) -> int:
@@ -169,6 +172,10 @@ class _UnderWay:
     bytes_before: int
     removed: int
     """Removals that it takes the bytes of: those behind them a snapshot keeps."""
+    keeps: bool
+    """Snapshots were open, which keep what they show."""
+    rewrites: bool
+    """All files are written anew."""
 
 
 class Merges:
@@ -225,40 +232,65 @@ class Merges:
         work = self._under_way
         if work is None or work.database is not job.database:
             size, removed = bytes_in(job.path), job.state.removed
-            if not self._is_due(job, source, size, removed):
+            is_grown = self._is_grown(job, source, size)
+            is_due = is_grown or self._may_have_kept(job, size)
+            if not is_due and not self._are_removed(job, source, removed, size):
                 return MergeStep()
             # States of before a micro-batch are kept all the time while one follows another: what
             # was removed before the oldest of them is given back meanwhile.
             removed = job.database.removed_shown(removed)
-            if job.database.is_read and not job.is_urgent:
-                if not self._is_removed(job, source, size, removed):
-                    return MergeStep(waits=True, bytes_before=size, bytes_after=size)
+            is_removed = self._are_removed(job, source, removed, size)
+            is_read = job.database.is_read
+            if is_read and not is_removed and not (job.is_urgent and is_grown):
+                return MergeStep(waits=True, bytes_before=size, bytes_after=size)
             # Which levels it merges LevelDB decides before it flushes the memory table.
-            source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])
-            work = self._under_way = _UnderWay(job.database, job.state.channel, size, removed)
+            _flush(source)
+            work = self._under_way = _UnderWay(
+                job.database,
+                job.state.channel,
+                size,
+                removed,
+                keeps=is_read,
+                rewrites=is_removed or job.state.is_kept_for_readers,
+            )
         return self._merge_range(job, source, work)
 
-    def _is_due(self, job: MergeJob, source: Any, size: int, removed: int) -> bool:
-        factor = QUIET_FACTOR if job.is_quiet else BUSY_FACTOR
+    @staticmethod
+    def _is_grown(job: MergeJob, source: Any, size: int) -> bool:
+        """Whether it is due for what it grew by since the last merge."""
         merged = decode_count(source.get(MERGED_KEY, verify_checksums=True))
+        factor = QUIET_FACTOR if job.is_quiet else BUSY_FACTOR
+        return has_grown(size, merged, _slack(job), factor)
+
+    @staticmethod
+    def _may_have_kept(job: MergeJob, size: int) -> bool:
+        """Whether the last merge may have left something for readers that nobody needs now: its
+        size behind that merge counts it. Nothing is written to it that would have it grow."""
+        may_be_kept = job.is_quiet and job.state.is_kept_for_readers
+        return may_be_kept and QUIET_SLACK_BYTES < size <= GROWTH_BYTES_MAX
+
+    def _are_removed(self, job: MergeJob, source: Any, removed: int, size: int) -> bool:
+        """Whether so much of it are rows and outcomes that were removed."""
         removed_bytes = self._removed_bytes(job, source, removed, size)
         removed_bytes += trimmed_bytes(source, job.state.channel)
-        return is_due(size, merged, removed_bytes, _slack(job), factor)
-
-    def _is_removed(self, job: MergeJob, source: Any, size: int, removed: int) -> bool:
-        """Whether it is due for its removed rows alone."""
-        return are_removed(size, self._removed_bytes(job, source, removed, size), _slack(job))
+        return are_removed(size, removed_bytes, _slack(job))
 
     @staticmethod
     def _removed_bytes(job: MergeJob, source: Any, removed: int, size: int) -> int:
         """About how many bytes still have rows of which so many were ever removed: as many as those
-        that there are take each."""
+        that there are take each, or where these are few, all that rows take but these."""
         channel, removed = job.state.channel, removed - job.state.removed_merged
         if removed <= 0:
             return 0
-        with iterated(source, start=rows_prefix(channel), stop=rows_end(channel)) as pairs:
+        start, stop = rows_prefix(channel), rows_end(channel)
+        with iterated(source, start=start, stop=stop) as pairs:
             sizes = [len(key) + len(value) for key, value in islice(pairs, SAMPLED_ROWS)]
-        return removed * sum(sizes) // len(sizes) if sizes else size
+        if not sizes:
+            return size
+        guessed = removed * sum(sizes) // len(sizes)
+        if len(sizes) == SAMPLED_ROWS:
+            return guessed
+        return max(guessed, int(source.approximate_size(start, stop)) - sum(sizes))
 
     def _merge_range(self, job: MergeJob, source: Any, work: _UnderWay) -> MergeStep:
         end = channel_end(job.state.channel)
@@ -266,6 +298,13 @@ class Merges:
         is_over = stop == end
         is_first = work.next_key == job.state.channel
         faults.reach("merge.before")
+        if work.rewrites:
+            # Files of the last level that no file above overlaps LevelDB leaves as they are, with
+            # all that they kept for readers. So a file is made that overlaps them all.
+            with source.write_batch() as batch:
+                batch.delete(work.next_key if is_first else never_stored(work.next_key))
+                batch.delete(stop if is_over else never_stored(stop))
+            _flush(source)
         # From the first key on also those of the store's own; without bounds nothing is merged.
         source.compact_range(start=STORE_ID if is_first else work.next_key, stop=stop)
         faults.reach("merge.after")
@@ -273,10 +312,15 @@ class Merges:
         if is_over:
             self._under_way = None
             job.state.removed_merged = max(job.state.removed_merged, work.removed)
+            job.state.is_kept_for_readers = work.keeps
         left = job.state.removed - job.state.removed_merged
         # S0.4: only a write shows whether the merge failed.
         _note(source, left, size if is_over else None)
         work.next_key = stop
         return MergeStep(
-            is_merged=True, is_over=is_over, bytes_before=work.bytes_before, bytes_after=size
+            is_merged=True,
+            is_over=is_over,
+            keeps=is_over and work.keeps,
+            bytes_before=work.bytes_before,
+            bytes_after=size,
         )

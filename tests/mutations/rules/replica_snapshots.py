@@ -120,7 +120,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.6-free-place",
         "A channel that waits for a place among the copies looks once a second.",
-        Edit("SnapshotReceiver._leave", "self.deadlines.push(channel, now_ms)", "pass"),
+        Edit("Places.wake", "self._deadlines.push(channel, now_ms)", "pass"),
         directed(RECEIVER + "channel_without_a_place_begins_when_one_is_free"),
     ),
     mutation(

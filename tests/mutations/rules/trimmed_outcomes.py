@@ -102,7 +102,7 @@ TRIMMED_OUTCOME_RULES: tuple[Mutation, ...] = (
     mutation(
         "S6.7-trimmed-bytes",
         "Files keep what a TRIM_OUTCOMES record removed: a merge counts removed rows alone.",
-        Edit("Merges._is_due", "trimmed_bytes(source, job.state.channel)", "0"),
+        Edit("Merges._are_removed", "trimmed_bytes(source, job.state.channel)", "0"),
         directed(
             "tests/unit/storage/tables/test_trimmed_outcomes.py::"
             "test_outcomes_of_before_are_given_back_although_the_table_did_not_grow"

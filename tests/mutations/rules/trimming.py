@@ -69,27 +69,60 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(
         "retention-merge-flush",
         "LevelDB is asked to merge a memory table that it has not written yet.",
-        Edit(
-            "Merges._step",
-            "source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])",
-            "",
-        ),
+        Edit("Merges._step", "_flush(source)", ""),
         directed(MERGES + "large_table_is_merged_a_range_of_keys_at_a_time"),
     ),
     mutation(
         "retention-merge-readers",
         "What an open snapshot keeps counts as given back.",
         Edit("Merges._step", "job.database.removed_shown(removed)", "removed"),
-        directed(
-            MERGES + "merge_waits_for_snapshots_unless_it_is_urgent",
-            MERGES + "rows_removed_before_the_oldest_snapshot_are_given_back_at_once",
+        directed(MERGES + "merge_for_removed_rows_waits_until_nothing_shows_them"),
+    ),
+    mutation(
+        "retention-merge-kept",
+        "What readers had a merge keep stays when they are gone, until the table is written to.",
+        Edit("Merges._may_have_kept", "job.is_quiet and job.state.is_kept_for_readers", "False"),
+        directed(MERGES + "merge_for_growth_waits_for_snapshots_unless_it_is_urgent"),
+    ),
+    mutation(
+        "retention-merge-last-level",
+        "Files of LevelDB's last level keep what they kept for readers.",
+        Edit("Merges._merge_range", "work.rewrites", "False"),
+        directed(MERGES + "rows_that_a_reader_had_a_merge_keep_in_many_files_are_given_back"),
+    ),
+    mutation(
+        "retention-merge-border",
+        "A merge removes the row at the border of two of its ranges.",
+        Edit("never_stored", "key + bytes(2 * KEY_BYTES_MAX)", "key"),
+        directed(MERGES + "row_at_the_border_of_two_ranges_stays"),
+    ),
+    mutation(
+        "retention-merge-asked-once",
+        "Nobody asks again for a quiet table of which readers had a merge keep something.",
+        Edit("Merger._on_step", "seen.is_asked_quiet and not step.keeps", "seen.is_asked_quiet"),
+        directed(MERGER + "quiet_table_is_asked_again_while_readers_kept_what_should_have_gone"),
+    ),
+    mutation(
+        "retention-merge-in-vain",
+        "A table is merged again and again for removed rows that a reader is shown.",
+        Edit("Merges._step", "job.is_urgent and is_grown", "job.is_urgent"),
+        directed(MERGES + "merge_for_removed_rows_waits_until_nothing_shows_them"),
+    ),
+    mutation(
+        "retention-merge-few-rows",
+        "Large rows that a few small ones replaced stay on the disk.",
+        Edit(
+            "Merges._removed_bytes",
+            "max(guessed, int(source.approximate_size(start, stop)) - sum(sizes))",
+            "guessed",
         ),
+        directed(MERGES + "large_rows_that_a_few_small_ones_replaced_are_given_back"),
     ),
     mutation(
         "retention-merge-versions",
         "Nothing is given back while overwriting batches follow each other, each with a state of "
         "before that is kept.",
-        Edit("Merges._step", "not self._is_removed(job, source, size, removed)", "True"),
+        Edit("Merges._step", "not is_removed", "True"),
         directed(MERGES + "rows_removed_before_the_oldest_snapshot_are_given_back_at_once"),
     ),
     mutation(

@@ -186,6 +186,21 @@ def test_merge_waits_for_readers_for_a_while() -> None:
     assert bench.wait_until_asked() == (CHANNEL, False, False)
 
 
+def test_quiet_table_is_asked_again_while_readers_kept_what_should_have_gone() -> None:
+    """Nothing is written to it that would have it asked: what is left would stay for ever."""
+    bench = Merging().settled()
+    bench.grow(1)
+    bench.wait_until_asked()
+    bench.answer(NOTHING)
+    assert bench.wait_until_asked() == (CHANNEL, True, False)
+    bench.answer(DONE._replace(keeps=True))
+    assert bench.wait_until_asked() == (CHANNEL, True, False)
+    bench.answer(MergeStep(waits=True))
+    assert bench.wait_until_asked() == (CHANNEL, True, False)
+    bench.answer(DONE)
+    assert bench.at(bench.now_ms + 60_000) == []
+
+
 def test_nothing_is_merged_while_the_tables_are_behind() -> None:
     """Writing comes first; the next look may find them in time."""
     bench = Merging().settled()
