@@ -77,7 +77,7 @@ class MergeStep(NamedTuple):
     waits: bool = False
     """It is worth it, but snapshots that are open keep what should go."""
     keeps: bool = False
-    """It is over, and snapshots that were open may have kept some of what should have gone."""
+    """Snapshots that were open may have kept some of what should have gone."""
     bytes_before: int = 0
     """Of the files, before the first step."""
     bytes_after: int = 0

@@ -139,11 +139,6 @@ def _note(source: Any, removed: int, merged_bytes: int | None) -> None:
             batch.put(MERGED_KEY, encode_count(merged_bytes))
 
 
-def _flush(source: Any) -> None:
-    """Have the memory table written out."""
-    source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])
-
-
 @dataclass(frozen=True, slots=True)
 class MergeJob:
     """A channel that may be worth a merge."""
@@ -244,7 +239,7 @@ class Merges:
             if is_read and not is_removed and not (job.is_urgent and is_grown):
                 return MergeStep(waits=True, bytes_before=size, bytes_after=size)
             # Which levels it merges LevelDB decides before it flushes the memory table.
-            _flush(source)
+            source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])
             work = self._under_way = _UnderWay(
                 job.database,
                 job.state.channel,
@@ -278,7 +273,7 @@ class Merges:
     @staticmethod
     def _removed_bytes(job: MergeJob, source: Any, removed: int, size: int) -> int:
         """About how many bytes still have rows of which so many were ever removed: as many as those
-        that there are take each, or where these are few, all that rows take but these."""
+        that there are take each, or where these are few, what is in the files but these."""
         channel, removed = job.state.channel, removed - job.state.removed_merged
         if removed <= 0:
             return 0
@@ -287,10 +282,9 @@ class Merges:
             sizes = [len(key) + len(value) for key, value in islice(pairs, SAMPLED_ROWS)]
         if not sizes:
             return size
-        guessed = removed * sum(sizes) // len(sizes)
-        if len(sizes) == SAMPLED_ROWS:
-            return guessed
-        return max(guessed, int(source.approximate_size(start, stop)) - sum(sizes))
+        if len(sizes) < SAMPLED_ROWS:
+            return int(source.approximate_size(start, stop)) - sum(sizes)
+        return removed * sum(sizes) // len(sizes)
 
     def _merge_range(self, job: MergeJob, source: Any, work: _UnderWay) -> MergeStep:
         end = channel_end(job.state.channel)
@@ -304,7 +298,6 @@ class Merges:
             with source.write_batch() as batch:
                 batch.delete(work.next_key if is_first else never_stored(work.next_key))
                 batch.delete(stop if is_over else never_stored(stop))
-            _flush(source)
         # From the first key on also those of the store's own; without bounds nothing is merged.
         source.compact_range(start=STORE_ID if is_first else work.next_key, stop=stop)
         faults.reach("merge.after")
@@ -320,7 +313,7 @@ class Merges:
         return MergeStep(
             is_merged=True,
             is_over=is_over,
-            keeps=is_over and work.keeps,
+            keeps=work.keeps,
             bytes_before=work.bytes_before,
             bytes_after=size,
         )

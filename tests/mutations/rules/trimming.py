@@ -69,7 +69,11 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(
         "retention-merge-flush",
         "LevelDB is asked to merge a memory table that it has not written yet.",
-        Edit("Merges._step", "_flush(source)", ""),
+        Edit(
+            "Merges._step",
+            "source.compact_range(start=BEHIND_ALL_KEYS[0], stop=BEHIND_ALL_KEYS[1])",
+            "",
+        ),
         directed(MERGES + "large_table_is_merged_a_range_of_keys_at_a_time"),
     ),
     mutation(
@@ -89,6 +93,12 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "Files of LevelDB's last level keep what they kept for readers.",
         Edit("Merges._merge_range", "work.rewrites", "False"),
         directed(MERGES + "rows_that_a_reader_had_a_merge_keep_in_many_files_are_given_back"),
+    ),
+    mutation(
+        "retention-merge-restart",
+        "Files of LevelDB's last level keep what they kept for readers of before a restart.",
+        Edit("Merges._step", "is_removed or job.state.is_kept_for_readers", "False"),
+        directed(MERGES + "rows_that_a_reader_had_a_merge_keep_are_given_back_behind_a_restart"),
     ),
     mutation(
         "retention-merge-border",
@@ -111,11 +121,7 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(
         "retention-merge-few-rows",
         "Large rows that a few small ones replaced stay on the disk.",
-        Edit(
-            "Merges._removed_bytes",
-            "max(guessed, int(source.approximate_size(start, stop)) - sum(sizes))",
-            "guessed",
-        ),
+        Edit("Merges._removed_bytes", "len(sizes) < SAMPLED_ROWS", "False"),
         directed(MERGES + "large_rows_that_a_few_small_ones_replaced_are_given_back"),
     ),
     mutation(

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import plyvel
@@ -25,7 +26,15 @@ from raftstore.storage.tables.keys import (
     rows_prefix,
 )
 from raftstore.storage.tables.leveldb_tables import LevelDbTables
-from raftstore.storage.tables.merges import are_removed, bytes_in, has_grown, key_within
+from raftstore.storage.tables.merges import (
+    GROWTH_BYTES_MAX,
+    QUIET_SLACK_BYTES,
+    Merges,
+    are_removed,
+    bytes_in,
+    has_grown,
+    key_within,
+)
 from raftstore.types import Seq
 from tests.piece_worlds import batch_record
 from tests.storage_helpers import CHANNEL, OTHER, STORE_UUID, rows_record, table_path
@@ -222,6 +231,15 @@ def test_large_rows_that_a_few_small_ones_replaced_are_given_back(world: Tables)
     assert step.bytes_after < 100 * KIB
 
 
+@pytest.mark.parametrize("rows", [60, 200])
+def test_one_removed_row_of_many_is_worth_no_merge(world: Tables, rows: int) -> None:
+    """Neither where all rows that there are were looked at, nor where some were."""
+    world.apply({b"a%03d" % number: TEXT for number in range(rows)})
+    world.merge()
+    world.apply({b"a001": None})
+    assert world.merge() == MergeStep()
+
+
 def test_state_of_a_machine_beside_few_rows_is_no_removed_row(world: Tables) -> None:
     """Each removal of a row would have all of it merged."""
     world.apply({b"a%03d" % number: b"small" for number in range(10)})
@@ -253,8 +271,8 @@ def test_rows_removed_before_the_oldest_snapshot_are_given_back_at_once(world: T
     assert world.merge() == MergeStep()
 
 
-def test_rows_that_a_reader_had_a_merge_keep_in_many_files_are_given_back(world: Tables) -> None:
-    """LevelDB leaves files of its last level as they are that nothing above overlaps."""
+def merge_beside_a_reader(world: Tables) -> None:
+    """Remove 600 rows while somebody reads them: a merge keeps all."""
     world.apply({b"a%03d" % number: TEXT for number in range(600)})
     world.merge()
     snapshot = world.tables.snapshot(CHANNEL)
@@ -265,10 +283,50 @@ def test_rows_that_a_reader_had_a_merge_keep_in_many_files_are_given_back(world:
     assert (step.is_merged, step.keeps) == (True, True)
     assert step.bytes_after > 9_000 * KIB
     snapshot.close()
+
+
+def test_rows_that_a_reader_had_a_merge_keep_in_many_files_are_given_back(world: Tables) -> None:
+    """LevelDB leaves files of its last level as they are that nothing above overlaps."""
+    merge_beside_a_reader(world)
     step = world.merge()
     assert (step.is_merged, step.keeps) == (True, False)
     assert step.bytes_after < 4_300 * KIB
     assert len(world.tables.scan(CHANNEL, b"", b"", 1_000).rows) == 400
+    assert world.merge() == MergeStep(), "nothing is kept any more"
+
+
+def test_rows_that_a_reader_had_a_merge_keep_are_given_back_behind_a_restart(
+    tmp_path: Path,
+) -> None:
+    """The reader is forgotten then; how many rows were removed is not."""
+    world = Tables(tmp_path)
+    merge_beside_a_reader(world)
+    world.tables.close()
+    again = Tables(tmp_path, is_new=False)
+    assert again.merge().bytes_after < 4_300 * KIB
+    assert again.merge() == MergeStep()
+    again.tables.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "is_quiet", "is_kept", "due"),
+    [
+        (QUIET_SLACK_BYTES + 1, True, True, True),
+        (QUIET_SLACK_BYTES, True, True, False),
+        (GROWTH_BYTES_MAX, True, True, True),
+        (GROWTH_BYTES_MAX + 1, True, True, False),
+        (MIB, False, True, False),
+        (MIB, True, False, False),
+    ],
+)
+def test_quiet_table_may_have_something_that_readers_had_its_last_merge_keep(
+    size: int, is_quiet: bool, is_kept: bool, due: bool
+) -> None:
+    """A large table is not written anew for it: it may be little."""
+    job: Any = SimpleNamespace(
+        is_quiet=is_quiet, state=SimpleNamespace(is_kept_for_readers=is_kept)
+    )
+    assert Merges._may_have_kept(job, size) is due
 
 
 def test_row_at_the_border_of_two_ranges_stays(
