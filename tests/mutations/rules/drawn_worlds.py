@@ -15,7 +15,7 @@ CUT_OFF: Final = worlds(range(1, 21), retention="yes", fault_interval_ms="150")
 STAGED: Final = worlds(range(1, 21), retention="yes", jobs="2", failpoint_percent="20")
 """The same with micro-batches, whose staged rows are in the logs."""
 ROTTING: Final = worlds(
-    range(1, 21),
+    range(1, 31),
     retention="yes",
     scrub="yes",
     jobs="1",
