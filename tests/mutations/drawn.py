@@ -239,7 +239,7 @@ def save_record(results: Sequence[Result], path: Path = RECORD) -> None:
         if result.catch is not None:
             kept[result.task.key] = result.catch
     entries = [asdict(kept[key]) for key in sorted(kept)]
-    path.write_text(json.dumps(entries, indent=2) + "\n")
+    path.write_text(json.dumps(entries, indent=1) + "\n")
 
 
 def median_seeds(catches: Sequence[Catch]) -> float:
