@@ -349,7 +349,7 @@ class SnapshotSettings:
     fetch_max: int = 4
     """Channels of a node that take a table at a time; others wait."""
     large_fetch_max: int = 1
-    """Of these those of more than 4 MiB; more are done sooner, and slow requests more."""
+    """Of these, tables above 4 MiB: more of them end sooner, with slower requests meanwhile."""
     session_ms: int = 30_000
     """A snapshot of which nothing was asked for so long is given up, by either side."""
     request_ms: int = 2_000

@@ -3,9 +3,9 @@
 Large tables come one after the other, each of them read back before the next one begins: those that
 come at once are at the same steps at once (the barriers of their senders, the reading of all rows
 here), and requests of all nodes around wait behind such bursts. Small ones come beside each other;
-most of their time is waiting for answers. What does not move, because its sender or a disk does
-not, keeps nobody waiting; and the catalog waits for no table, since a node does nothing that it
-does not know of.
+most of their time is waiting for answers. What does not move, or slowly, because of its sender or a
+disk, keeps nobody waiting: others come from other nodes. The catalog waits for no table, since a
+node does nothing that it does not know of.
 
 A base is one message, and it is what a copied table needs next: a channel that had to wait for a
 place among the tables would be overtaken by the trimming of its leader's log, and its copy would
@@ -23,7 +23,7 @@ from raftstore.config import SnapshotSettings
 from raftstore.engine.channel.runner import ChannelRunner
 from raftstore.engine.deadlines import Deadlines
 from raftstore.engine.node_ports import METADATA_NAME
-from raftstore.engine.snapshots.transfer import Transfer
+from raftstore.engine.snapshots.transfer import SMALL_BYTES, Stage, Transfer
 from raftstore.types import ChannelId, NodeId
 
 BASES_MAX: Final = 16
@@ -61,7 +61,9 @@ class Places:
 
     def moved(self, transfer: Transfer, now_ms: int) -> None:
         """Take note that it came further: maybe another one may begin."""
-        transfer.moved_ms = now_ms
+        is_coming = transfer.stage is Stage.COPYING
+        if not is_coming or transfer.bytes - transfer.moved_bytes >= SMALL_BYTES:
+            transfer.moved_ms, transfer.moved_bytes = now_ms, transfer.bytes
         if not transfer.is_large:
             self.wake(now_ms, for_base=False)
 

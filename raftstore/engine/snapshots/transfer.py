@@ -63,7 +63,9 @@ class Transfer:
     """Over all parts of files that were written."""
     started_ms: int = 0
     moved_ms: int = field(init=False)
-    """When it last came further."""
+    """When it last came further, by ``SMALL_BYTES`` while it comes."""
+    moved_bytes: int = -SMALL_BYTES
+    """``bytes`` then."""
     asked_chunks: int = 0
     """The number of the next chunk to be asked for."""
     taken_chunks: int = 0
@@ -79,7 +81,7 @@ class Transfer:
     is_ending: bool = False
 
     def __post_init__(self) -> None:
-        """Begin."""
+        """Count from its start whether it moves."""
         self.moved_ms = self.started_ms
 
     @property

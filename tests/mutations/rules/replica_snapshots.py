@@ -87,6 +87,12 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         directed(LARGE + "large_table_is_waited_for_until_it_was_read_back"),
     ),
     mutation(
+        "S6.6-waits-for-what-is-slow",
+        "All tables of a node wait for one whose sender has a bad disk.",
+        Edit("Places.moved", "transfer.bytes - transfer.moved_bytes >= SMALL_BYTES", "True"),
+        directed(LARGE + "large_table_that_comes_slowly_is_not_waited_for"),
+    ),
+    mutation(
         "S6.6-catalog-waits",
         "The catalog of a node waits behind its tables.",
         Edit("Places.is_full", "runner.name == METADATA_NAME", "False"),

@@ -40,6 +40,7 @@ def test_large_table_is_waited_for_until_it_was_read_back() -> None:
     assert not others(bench)
     for number in range(3):
         bench.now_ms += SETTINGS.request_ms - 1
+        bench.receiver.transfers[CHANNEL].bytes += SMALL_BYTES
         bench.chunk(number)
         bench.step()
         assert not others(bench), "it moves"
@@ -57,5 +58,17 @@ def test_large_table_that_stands_still_is_not_waited_for() -> None:
     bench.chunk(0)
     bench.step()
     bench.now_ms += SETTINGS.request_ms
+    bench.receiver.deadlines.push(OTHER, bench.now_ms)
+    assert others(bench)
+
+
+def test_large_table_that_comes_slowly_is_not_waited_for() -> None:
+    """Its sender has a bad disk: it slows no request, and would keep others away for hours."""
+    bench = waiting_beside(LARGE)
+    for number in range(2):
+        bench.now_ms += SETTINGS.request_ms // 2
+        bench.receiver.transfers[CHANNEL].bytes += SMALL_BYTES // 4
+        bench.chunk(number)
+        bench.step()
     bench.receiver.deadlines.push(OTHER, bench.now_ms)
     assert others(bench)
