@@ -342,7 +342,7 @@ class SnapshotSettings:
 
     chunk_bytes_max: int = 1 * MIB
     """Bytes of keys and values in one message, and at least one row."""
-    second_bytes_max: int = 128 * MIB
+    second_bytes_max: int = 256 * MIB
     """Bytes that a node sends in a second to all receivers together; the rest is for requests."""
     serve_max: int = 4
     """Snapshots that a node serves at a time; each keeps old files of LevelDB. Others wait."""

@@ -30,6 +30,8 @@ class AskReplicaSnapshot(Message, frozen=True, array_like=True, gc=False, tag=ta
     """Offer the files of the table, if they can be had; nodes below level 9 do not look at it."""
     held: tuple[tuple[str, Count63, Digest], ...] = ()
     """Files that are here already, or their beginnings: name, bytes and digest."""
+    quick_digests: bool = False
+    """Digest parts of files by XXH3 in place of BLAKE2b, if you know how; the offer says so."""
 
 
 class AskSnapshotRest(Message, frozen=True, array_like=True, gc=False, tag=tag_of):
@@ -67,6 +69,8 @@ class ReplicaSnapshotOffer(Message, frozen=True, array_like=True, gc=False, tag=
     files: Count63 = 0
     """The table is sent as so many files (``TableFilePart``), and ``term`` and ``seq`` are of a
     record that is applied in them, if not the last; 0: in pairs."""
+    quick_digests: bool = False
+    """Digests of parts of files are of XXH3, 128 bits, as was asked for; else of BLAKE2b."""
 
 
 class AskSnapshotChunk(Message, frozen=True, array_like=True, gc=False, tag=tag_of):

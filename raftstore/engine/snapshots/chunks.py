@@ -77,6 +77,7 @@ class PairChunks(Chunks[bytes | None]):
     """Chunks of a state of a table in pairs."""
 
     files: Final = 0
+    has_quick_digests: Final = False
 
     def __init__(self, channel: ChannelId, snapshot: TableSnapshot) -> None:
         super().__init__(None)
@@ -120,10 +121,16 @@ class FileChunks(Chunks[Place]):
     is_without_rows: Final = False
 
     def __init__(
-        self, channel: ChannelId, files: TableFiles, held: Iterable[tuple[str, int, bytes]]
+        self,
+        channel: ChannelId,
+        files: TableFiles,
+        held: Iterable[tuple[str, int, bytes]],
+        *,
+        has_quick_digests: bool,
     ) -> None:
         super().__init__(Place(0, 0))
         self._channel = channel
+        self.has_quick_digests = has_quick_digests
         self.kept = files
         self.files = len(files.files)
         held_files = [HeldFile(*each) for each in held][:HELD_MAX]
@@ -152,7 +159,7 @@ class FileChunks(Chunks[Place]):
             at, digest = self._held[name].size, self._found[file]
         else:
             content = self.kept.read(file, at, bytes_max)
-            digest = digest_of_part(name, at, content)
+            digest = digest_of_part(name, at, content, is_quick=self.has_quick_digests)
         is_end = at + len(content) == size
         is_last = is_end and file == self.files - 1
         if self.is_new(number):

@@ -144,8 +144,7 @@ class SnapshotReceiver:
     def on_timer(self, now_ms: int) -> None:
         """Begin what is due, and repeat what got no answer."""
         for channel in self.deadlines.due(now_ms):
-            transfer = self.transfers.get(channel)
-            runner = self._channels.get(channel)
+            transfer, runner = self.transfers.get(channel), self._channels.get(channel)
             if transfer is not None:
                 self._repeat(transfer, now_ms)
             elif runner is not None:
@@ -316,8 +315,9 @@ class SnapshotReceiver:
             Seq(0) if lacking.lacks_rows else lacking.applied_seq,
             lacking.base_seq,
             not transfer.runner.has_rows,
-            self._takes_files(transfer),
+            in_files := self._takes_files(transfer),
             held,
+            quick_digests=in_files,
         )
         self._ask(transfer, request, now_ms)
 
@@ -392,7 +392,7 @@ class SnapshotReceiver:
             return
         transfer.stage = Stage.COPYING
         transfer.snapshot_id, transfer.position = offer.snapshot_id, position
-        transfer.table_bytes = offer.table_bytes
+        transfer.table_bytes, transfer.has_quick_digests = offer.table_bytes, offer.quick_digests
         if rest is None:
             self._begin_copy(transfer, in_files=offer.files > 0)
         else:

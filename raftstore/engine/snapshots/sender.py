@@ -230,7 +230,9 @@ class SnapshotSender:
             chunks = PairChunks(channel, self._tables.snapshot(channel))
             chunks.is_without_rows = request.without_rows
         else:
-            chunks = FileChunks(channel, files, request.held)
+            chunks = FileChunks(
+                channel, files, request.held, has_quick_digests=request.quick_digests
+            )
         session = self._begin(sender, request, chunks, barrier.base_max)
         self._touch(session, now_ms)
         self._offer(session)
@@ -365,6 +367,7 @@ class SnapshotSender:
                 session.base_max,
                 size,
                 files=chunks.files,
+                quick_digests=chunks.has_quick_digests,
             ),
         )
 

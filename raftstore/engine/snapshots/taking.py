@@ -167,7 +167,9 @@ def _write_part(transfer: Transfer, part: TableFilePart) -> bool:
             return False
         copy.keep(part.name, is_whole=part.is_file_end)
         return True
-    is_whole = digest_of_part(part.name, part.at, part.content) == part.digest
+    is_quick = transfer.has_quick_digests
+    digest = digest_of_part(part.name, part.at, part.content, is_quick=is_quick)
+    is_whole = digest == part.digest
     if is_whole:
         copy.write_part(part.name, part.at, part.content, is_last=part.is_file_end)
     return is_whole

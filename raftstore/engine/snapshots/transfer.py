@@ -57,6 +57,8 @@ class Transfer:
     """How far an attempt before this one had come."""
     in_files: bool = False
     """The table is sent in files."""
+    has_quick_digests: bool = False
+    """The sender digests parts of files as it was asked to."""
     held: dict[str, bytes] = field(default_factory=dict)
     """Files of an attempt before this one, and their digests."""
     parts: PartsDigest = field(default_factory=PartsDigest)

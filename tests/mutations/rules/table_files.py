@@ -91,12 +91,39 @@ TABLE_FILES_RULES: tuple[Mutation, ...] = (
         "A part of a file is written that is not what its sender read.",
         Edit(
             "_write_part",
-            "digest_of_part(part.name, part.at, part.content) == part.digest",
+            "digest == part.digest",
             "True",
         ),
         directed(
             TAKEN + "part_that_is_not_what_it_says_is_asked_for_again",
             WORLDS + "damaged_part_is_asked_for_again",
+        ),
+    ),
+    mutation(
+        "S12-digests-unasked",
+        "Parts of files have digests that the receiver does not know.",
+        Edit(
+            "SnapshotSender._open_files",
+            "request.quick_digests",
+            "True",
+        ),
+        directed(
+            SENT + "parts_are_sent_in_order_with_their_digests_and_again_if_they_are_lost",
+            WORLDS
+            + "parts_have_quick_digests_unless_a_node_of_an_earlier_version_sends_them[True]",
+        ),
+    ),
+    mutation(
+        "S12-digests-untold",
+        "A receiver takes digests of the kind that it asked for, whatever it is sent.",
+        Edit(
+            "SnapshotReceiver.on_offer",
+            "offer.table_bytes, offer.quick_digests",
+            "offer.table_bytes, True",
+        ),
+        directed(
+            TAKEN + "digests_of_parts_are_of_the_kind_that_was_offered[False]",
+            TAKEN + "files_are_written_read_and_switched_to",
         ),
     ),
     mutation(

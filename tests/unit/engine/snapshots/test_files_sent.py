@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from raftstore.ports.table_files import PartsDigest, digest_of_part
 from raftstore.protocol.replica_snapshots import (
     CHUNKS_AHEAD,
@@ -27,7 +29,9 @@ def sending(**settings: Any) -> Sending:
     return bench
 
 
-def part(name: str, number: int, at: int, content: bytes, **changed: Any) -> TableFilePart:
+def part(
+    name: str, number: int, at: int, content: bytes, *, is_quick: bool = False, **changed: Any
+) -> TableFilePart:
     """As it is sent."""
     fields: dict[str, Any] = {
         "channel": CHANNEL,
@@ -36,31 +40,23 @@ def part(name: str, number: int, at: int, content: bytes, **changed: Any) -> Tab
         "name": name,
         "at": at,
         "content": content,
-        "digest": digest_of_part(name, at, content),
+        "digest": digest_of_part(name, at, content, is_quick=is_quick),
         "is_file_end": False,
     }
     return TableFilePart(**{**fields, **changed})
 
 
-def all_parts() -> list[TableFilePart]:
+def all_parts(*, is_quick: bool = False) -> list[TableFilePart]:
     """Of both files, the digest over all with the last."""
     parts = [
-        part(TABLE, 0, 0, FILES[TABLE][:25]),
-        part(TABLE, 1, 25, FILES[TABLE][25:], is_file_end=True),
-        part(MANIFEST, 2, 0, FILES[MANIFEST], is_file_end=True, is_last=True),
+        part(TABLE, 0, 0, FILES[TABLE][:25], is_quick=is_quick),
+        part(TABLE, 1, 25, FILES[TABLE][25:], is_quick=is_quick, is_file_end=True),
+        part(MANIFEST, 2, 0, FILES[MANIFEST], is_quick=is_quick, is_file_end=True, is_last=True),
     ]
     digest = PartsDigest()
     for each in parts:
         digest.add(each.digest)
-    parts[-1] = part(
-        MANIFEST,
-        2,
-        0,
-        FILES[MANIFEST],
-        is_file_end=True,
-        is_last=True,
-        all_digest=digest.digest(),
-    )
+    parts[-1] = msgspec.structs.replace(parts[-1], all_digest=digest.digest())
     return parts
 
 
@@ -94,6 +90,39 @@ def test_parts_are_sent_in_order_with_their_digests_and_again_if_they_are_lost()
         bench.chunk(number, again)
         bench.go()
     assert bench.said() == all_parts()
+
+
+def test_digests_of_parts_are_as_every_version_takes_them() -> None:
+    """S12: another version would take each part for damaged."""
+    quick, other = (
+        digest_of_part("000005.ldb", 7, b"content", is_quick=is_quick) for is_quick in (True, False)
+    )
+    assert quick.hex() == "e8229297b761a9356d30c07872363258"
+    assert other.hex() == "9aae9f253aef316682ec0fe3e0db7f74"
+
+
+def test_receiver_that_asks_for_quick_digests_gets_them_and_is_told() -> None:
+    """S12: those of whole files stay as they were: what an earlier version left is known again."""
+    bench = sending()
+    held = held_of(TABLE, FILES[TABLE][:25])
+    request = AskReplicaSnapshot(
+        CHANNEL, 5, Seq(50), Seq(9), in_files=True, held=(held,), quick_digests=True
+    )
+    for _ in range(2):  # the answer may be lost
+        bench.sender.on_ask(B, request)
+        if not bench.sent:
+            bench.barrier()
+        [offer] = bench.said()
+        assert offer.quick_digests
+    bench.chunk(offer.snapshot_id, 0, 1)
+    bench.go()
+    bench.chunk(offer.snapshot_id, 2)
+    bench.go()
+    first, *others = bench.said()
+    assert first == part(TABLE, 0, 25, b"", digest=held.digest, is_held=True)
+    assert [each.digest for each in others] == [
+        each.digest for each in all_parts(is_quick=True)[1:]
+    ]
 
 
 def test_file_that_the_receiver_has_just_so_is_named_and_not_sent() -> None:

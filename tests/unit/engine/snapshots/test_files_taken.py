@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from raftstore.engine.snapshots.transfer import SMALL_BYTES
 from raftstore.errors import CorruptRecordError, PersistError
@@ -40,20 +41,29 @@ def receiving(**settings: Any) -> Receiving:
     return bench
 
 
-def copying() -> Receiving:
+def copying(**offered: Any) -> Receiving:
     """Files were offered, and two parts asked for."""
     bench = receiving()
     question = bench.asking()
-    assert question == AskReplicaSnapshot(CHANNEL, ASKED, Seq(0), Seq(0), in_files=True)
-    bench.offer(files=2)
+    assert question == AskReplicaSnapshot(
+        CHANNEL, ASKED, Seq(0), Seq(0), in_files=True, quick_digests=True
+    )
+    bench.offer(files=2, **offered)
     return bench
 
 
 def take(
-    bench: Receiving, number: int, *, sender: NodeId = B, all_digest: bytes = b"", **changed: Any
+    bench: Receiving,
+    number: int,
+    *,
+    sender: NodeId = B,
+    all_digest: bytes = b"",
+    is_quick: bool = False,
+    **changed: Any,
 ) -> None:
     """One of the three parts."""
-    part = msgspec.structs.replace(all_parts()[number], snapshot_id=SNAPSHOT, **changed)
+    part = all_parts(is_quick=is_quick)[number]
+    part = msgspec.structs.replace(part, snapshot_id=SNAPSHOT, **changed)
     if all_digest:
         part = msgspec.structs.replace(part, all_digest=all_digest)
     bench.receiver.taking.on_chunk(sender, part, bench.now_ms)
@@ -144,6 +154,20 @@ def test_part_that_is_not_what_it_says_is_asked_for_again() -> None:
         take(bench, 0)
         bench.run_steps()
         assert bench.done() == [f"write {TABLE} 0"]
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_digests_of_parts_are_of_the_kind_that_was_offered(is_quick: bool) -> None:
+    """S12: a sender of an earlier version knows one kind, and does not say which."""
+    bench = copying(quick_digests=True) if is_quick else copying()
+    take(bench, 0, is_quick=not is_quick)
+    bench.run_steps()
+    assert bench.done() == ["begin"], "the other kind is no digest of this part"
+    copy = copy_of(bench)
+    for number in range(3):
+        take(bench, number, is_quick=is_quick)
+        bench.run_steps()
+    assert copy.written == FILES
 
 
 def test_parts_that_are_not_all_that_was_sent_are_not_opened() -> None:
@@ -256,7 +280,7 @@ def test_file_that_is_there_is_told_and_kept() -> None:
     held = held_of(TABLE, FILES[TABLE])
     [question] = bench.said()
     assert question == AskReplicaSnapshot(
-        CHANNEL, ASKED, Seq(0), Seq(0), in_files=True, held=(tuple(held),)
+        CHANNEL, ASKED, Seq(0), Seq(0), in_files=True, held=(tuple(held),), quick_digests=True
     )
     bench.offer(files=2)
     assert [name for name, _ in bench.told()] == ["replica_snapshot_resumed"]

@@ -85,6 +85,33 @@ def test_follower_below_the_leaders_base_takes_its_files_then_its_base() -> None
     world.settle()
 
 
+@pytest.mark.parametrize("is_older", [False, True])
+def test_parts_have_quick_digests_unless_a_node_of_an_earlier_version_sends_them(
+    is_older: bool,
+) -> None:
+    """S12: it does not look at what it is asked for there, and its offer says nothing of it."""
+    world = world_of(in_files=True)
+    away = away_and_cut(world)
+    asked, offers = list[bool](), list[bool]()
+
+    def between(_sender: str, _receiver: str, message: Message) -> Message:
+        if isinstance(message, ReplicaSnapshotOffer):
+            offers.append(message.quick_digests)
+        if isinstance(message, AskReplicaSnapshot):
+            asked.append(message.quick_digests)
+            if is_older:
+                return msgspec.structs.replace(message, quick_digests=False)
+        return message
+
+    filtered(world, between)
+    assert away.boot()
+    world.settle()
+    assert set(asked) == {True}
+    assert set(offers) == {not is_older}
+    assert world.told("replica_snapshot_finished")
+    assert not world.told("replica_snapshot_chunk_damaged")
+
+
 def test_rows_go_on_being_written_meanwhile() -> None:
     """The files say how far they are, which is at least as far as was offered."""
     world = world_of(in_files=True)
