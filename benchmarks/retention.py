@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks.client_loop import run_client
+from benchmarks.stored import disk_bytes
 from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.config import RetentionSettings
@@ -65,17 +66,6 @@ def run(tiny: bool) -> dict[str, Any]:  # noqa: FBT001
         figures = run_client(_updates(cluster, places, TINY_BYTES if tiny else UPDATES_BYTES))
         figures |= _starts(cluster, places) | _removal(cluster, places)
         return figures | _overwrites(cluster, places, TINY_REPLACED if tiny else REPLACED)
-
-
-def disk_bytes(directory: Path) -> int:
-    """Bytes that the files below take on the disk."""
-    size = 0
-    for path in directory.rglob("*"):
-        try:
-            size += path.stat().st_blocks * 512
-        except FileNotFoundError:
-            continue  # it went meanwhile
-    return size
 
 
 def largest(places: dict[str, Path], part: str = "") -> float:

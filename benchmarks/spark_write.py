@@ -31,6 +31,7 @@ from benchmarks.peers.redis import ALWAYS, EVERY_SECOND, Redis
 from benchmarks.processor_time import Used, main_thread_seconds
 from benchmarks.spark_figures import NODES, SERVER, Nodes, Run
 from benchmarks.spark_session import session
+from benchmarks.stored import file_bytes
 from raftstore.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
@@ -200,9 +201,7 @@ class _Measuring:
                 append(rows)
             loops = sum(map(main_thread_seconds, pids)) - loops
             syncs = tuple(b - a for a, b in zip(syncs, _syncs(cluster), strict=True))
-            stored = sum(
-                file.stat().st_size for file in cluster.directory.rglob("*") if file.is_file()
-            )
+            stored = file_bytes(cluster.directory)
         wall, cpu, commit_s = stages_in(files)
         nodes = Nodes(loop_s=loops, syncs=int(syncs[0]), sync_s=syncs[1], disk_bytes=stored)
         return spark_figures.Staged(Run(rows, used.wall_s, used.cpu_s), wall, cpu, commit_s, nodes)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.processor_time import Used
+from benchmarks.stored import file_bytes
 from raftstore import aio
 from raftstore.aio import AsyncClient
 from raftstore.local_cluster import LocalCluster
@@ -99,5 +100,4 @@ async def _put_all(client: AsyncClient, rows: int) -> None:
 
 
 def _megabytes(place: Path) -> float:
-    files = [path for path in place.rglob("*") if path.is_file()]
-    return round(sum(path.stat().st_size for path in files) / 1e6, 1)
+    return round(file_bytes(place) / 1e6, 1)
