@@ -1,4 +1,4 @@
-"""What running nodes have stored: their files come and go while one looks."""
+"""Bytes that running nodes have stored: their files come and go while one looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes have stored is added up while they write and remove files."""
+"""Bytes that nodes have stored are added up while they write and remove files."""
 
 from __future__ import annotations
 
