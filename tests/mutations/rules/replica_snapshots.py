@@ -8,7 +8,7 @@ from tests.mutations.rules.drawn_worlds import COPIED, TRIMMED
 from tests.mutations.syntax import Edit
 
 WORLDS = "tests/unit/engine/snapshots/test_replica_snapshots.py::test_"
-RECEIVER = "tests/unit/engine/snapshots/test_snapshot_receiver.py::test_"
+WAITING = "tests/unit/engine/snapshots/test_waiting_for_a_place.py::test_"
 SENDER = "tests/unit/engine/snapshots/test_snapshot_sender.py::test_"
 ENDINGS = "tests/unit/engine/snapshots/test_snapshot_endings.py::test_"
 ANYWHERE = "tests/unit/engine/snapshots/test_bases_from_anywhere.py::test_"
@@ -127,13 +127,13 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "S6.6-free-place",
         "A channel that waits for a place among the copies looks once a second.",
         Edit("Places.wake", "self._deadlines.push(channel, now_ms)", "pass"),
-        directed(RECEIVER + "channel_without_a_place_begins_when_one_is_free"),
+        directed(WAITING + "channel_without_a_place_begins_when_one_is_free"),
     ),
     mutation(
         "S6.6-base-waits",
         "The base that a copied table needs waits for a place among the tables that are copied.",
         Edit("SnapshotReceiver._begin", "self._is_base_enough(runner)", "False"),
-        directed(RECEIVER + "base_waits_for_no_place_among_the_tables"),
+        directed(WAITING + "base_waits_for_no_place_among_the_tables"),
     ),
     mutation(
         "S6.6-endless-rests",
