@@ -10,14 +10,18 @@ from tests.unit.engine.receiver_bench import RETRY_MS, Receiving
 from tests.unit.engine.snapshots_bench import CHANNEL, OTHER, SETTINGS, B
 
 
+def need_another(bench: Receiving, trimmed_to: int) -> None:
+    """Another channel needs what the leader's log below this seq does not say any more."""
+    bench.channels[OTHER].core.trimmed_to = Seq(trimmed_to)
+    bench.receiver.needed(bench.channels[OTHER], bench.now_ms)
+    bench.timer()
+
+
 def test_no_more_channels_fetch_at_a_time_than_the_setting_allows() -> None:
     """The others look again later."""
     bench = Receiving(fetch_max=1)
     bench.looking()
-    other = bench.channels[OTHER]
-    other.core.trimmed_to = Seq(41)
-    bench.receiver.needed(other, 1_000)
-    bench.timer()
+    need_another(bench, trimmed_to=41)
     assert list(bench.receiver.transfers) == [CHANNEL]
     assert bench.due_ms == RETRY_MS
     bench.receiver.channel_closed(bench.mine)
@@ -30,10 +34,7 @@ def test_channel_without_a_place_begins_when_one_is_free(end: str) -> None:
     """It does not wait for its next look: that would be a second of nothing for each place."""
     bench = Receiving(fetch_max=1)
     bench.copying()
-    other = bench.channels[OTHER]
-    other.core.trimmed_to = Seq(41)
-    bench.receiver.needed(other, bench.now_ms)
-    bench.timer()
+    need_another(bench, trimmed_to=41)
     bench.timer(bench.now_ms + 1)
     assert list(bench.receiver.transfers) == [CHANNEL]
     if end == "failed":
@@ -53,9 +54,7 @@ def test_nobody_looks_for_a_channel_that_was_closed_while_it_waited() -> None:
     """The place stays free for others."""
     bench = Receiving(fetch_max=1)
     bench.copying()
-    bench.channels[OTHER].core.trimmed_to = Seq(41)
-    bench.receiver.needed(bench.channels[OTHER], bench.now_ms)
-    bench.timer()
+    need_another(bench, trimmed_to=41)
     bench.receiver.channel_closed(bench.channels[OTHER])
     bench.receiver.peer_lost(B, bench.now_ms)
     assert bench.due_ms == bench.now_ms + SETTINGS.retry_ms
@@ -66,9 +65,7 @@ def test_base_waits_for_no_place_among_the_tables() -> None:
     the copy would have been in vain."""
     bench = Receiving(fetch_max=1)
     bench.copying()
-    bench.channels[OTHER].core.trimmed_to = Seq(6)
-    bench.receiver.needed(bench.channels[OTHER], bench.now_ms)
-    bench.timer()
+    need_another(bench, trimmed_to=6)
     bench.barrier(33)
     assert [type(one) for one in bench.said()] == [AskBase]
     assert list(bench.receiver.transfers) == [CHANNEL, OTHER]
@@ -78,9 +75,7 @@ def test_table_that_is_needed_after_all_waits_for_its_place() -> None:
     """The barrier says less than was thought before it."""
     bench = Receiving(fetch_max=1)
     bench.copying()
-    bench.channels[OTHER].core.trimmed_to = Seq(6)
-    bench.receiver.needed(bench.channels[OTHER], bench.now_ms)
-    bench.timer()
+    need_another(bench, trimmed_to=6)
     bench.barrier(3)
     assert (bench.said(), list(bench.receiver.transfers)) == ([], [CHANNEL])
     assert bench.due_ms == bench.now_ms + SETTINGS.retry_ms
@@ -95,9 +90,7 @@ def test_table_that_is_needed_after_all_takes_a_place() -> None:
     bench.looking()
     bench.barrier(3)
     assert [type(one) for one in bench.said()] == [AskReplicaSnapshot]
-    bench.channels[OTHER].core.trimmed_to = Seq(41)
-    bench.receiver.needed(bench.channels[OTHER], bench.now_ms)
-    bench.timer()
+    need_another(bench, trimmed_to=41)
     assert list(bench.receiver.transfers) == [CHANNEL]
 
 
@@ -105,7 +98,5 @@ def test_as_many_channels_fetch_as_the_setting_allows() -> None:
     """Two here."""
     bench = Receiving()
     bench.looking()
-    bench.channels[OTHER].core.trimmed_to = Seq(6)
-    bench.receiver.needed(bench.channels[OTHER], 1_000)
-    bench.timer()
+    need_another(bench, trimmed_to=6)
     assert len(bench.receiver.transfers) == len(bench.barriers) == 2
