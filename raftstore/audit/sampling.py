@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
+
+from raftstore.crc import crc32
 
 _SPACE: Final = 1 << 32
 _MASK: Final = _SPACE - 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
-from zlib import crc32
 
 from raftstore.config import MIB
+from raftstore.crc import crc32
 
 CUT_SHARE: Final = 65_536
 """A file ends behind about one row in so many."""

@@ -7,15 +7,16 @@ would let its holder go back behind what it has seen.
 from __future__ import annotations
 
 import base64
-import zlib
 from typing import Final
+
+from raftstore.crc import crc32
 
 _CRC_BYTES: Final = 4
 
 
 def token_text(prefix: str, packed: bytes) -> str:
     """Return the text of a token; ``prefix`` names its kind and version."""
-    sealed = zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") + packed
+    sealed = crc32(packed).to_bytes(_CRC_BYTES, "big") + packed
     return prefix + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
 
@@ -26,6 +27,6 @@ def token_bytes(prefix: str, text: object) -> bytes:
     encoded = text[len(prefix) :].encode("ascii")
     sealed = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), b"-_", validate=True)
     packed = sealed[_CRC_BYTES:]
-    if zlib.crc32(packed).to_bytes(_CRC_BYTES, "big") != sealed[:_CRC_BYTES]:
+    if crc32(packed).to_bytes(_CRC_BYTES, "big") != sealed[:_CRC_BYTES]:
         raise ValueError("it is damaged")
     return packed

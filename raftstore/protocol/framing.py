@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from raftstore.config import FRAME_BYTES_MAX, PROTOCOL_VERSION
+from raftstore.crc import crc32
 from raftstore.errors import (
     DecodeError,
     LocalProtocolError,

@@ -13,11 +13,11 @@ import binascii
 import hashlib
 import hmac
 from typing import Annotated, Final, NamedTuple
-from zlib import crc32
 
 import msgspec
 from msgspec import Meta
 
+from raftstore.crc import crc32
 from raftstore.errors import ConfigError
 from raftstore.types import NodeId
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
-from zlib import crc32
+
+from raftstore.crc import crc32
 
 HASH_ID: Final = "crc32m-1"
 """Name of the function below; a changed function gets a new name, since it would move every key."""

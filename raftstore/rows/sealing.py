@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import add, itemgetter
 from typing import Final
-from zlib import crc32
 
+from raftstore.crc import crc32
 from raftstore.errors import CorruptRecordError
 
 SEAL_BYTES: Final = 4

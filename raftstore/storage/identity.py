@@ -23,9 +23,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, MIB
+from raftstore.crc import crc32
 from raftstore.errors import DiskFullError, StoreIdentityError
 from raftstore.storage.files import DIRECTORY_MODE, FILE_MODE, FileOps, starting
 from raftstore.storage.presence import Place, place_of

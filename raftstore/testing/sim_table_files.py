@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
 from raftstore.config import KIB
+from raftstore.crc import crc32
 from raftstore.errors import CorruptRecordError, StorageError
 from raftstore.ports.table_copy import Pair, ResumePoint
 from raftstore.ports.table_files import FileDigest, HeldFile, TableFile, is_file_name

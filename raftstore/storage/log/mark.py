@@ -52,9 +52,9 @@ from pathlib import Path
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, MIB
+from raftstore.crc import crc32
 from raftstore.errors import PromisesLostError, StoreIdentityError
 from raftstore.storage.files import FileOps, starting
 from raftstore.storage.identity import PROMISES_REMEDY

@@ -31,9 +31,9 @@ from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from raftstore.config import FORMAT_VERSION, FRAME_BYTES_MAX
+from raftstore.crc import crc32
 from raftstore.errors import NewerFormatError, StorageError
 from raftstore.ports.log import Base
 from raftstore.protocol.records import Record

@@ -21,9 +21,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from zlib import crc32
 
 from raftstore.config import MIB
+from raftstore.crc import crc32
 from raftstore.errors import NewerFormatError
 from raftstore.storage.log.records import (
     BODY_BYTES_MAX,

@@ -14,8 +14,8 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from raftstore.crc import crc32
 from raftstore.ports.scrub import LogDamage, LogPlace, LogStep
 from raftstore.storage.files import FileOps
 from raftstore.storage.log.index import ChannelIndex, offset_of, position_of, segment_of

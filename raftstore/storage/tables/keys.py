@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 from raftstore.config import KEY_BYTES_MAX
+from raftstore.crc import crc32
 from raftstore.errors import CorruptRecordError
 from raftstore.record_machine import is_expired
 from raftstore.state_machines.state_keys import UNHASHED

@@ -16,8 +16,8 @@ from pathlib import Path
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final
-from zlib import crc32
 
+from raftstore.crc import crc32
 from raftstore.errors import CorruptRecordError, PersistError, StorageError
 from raftstore.ports.scrub import TableStep
 from raftstore.ports.table_copy import CopyPage

@@ -14,8 +14,8 @@ from operator import add, itemgetter
 from struct import Struct
 from struct import error as StructError
 from typing import Final
-from zlib import crc32
 
+from raftstore.crc import crc32
 from raftstore.rows.sealing import SEAL_BYTES, check_seal
 from raftstore.storage.tables.keys import (
     EXPIRES_BYTE,

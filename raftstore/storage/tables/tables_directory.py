@@ -18,9 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
 from raftstore.config import StorageSettings
+from raftstore.crc import crc32
 from raftstore.errors import CorruptRecordError, StoreIdentityError
 from raftstore.storage.files import FileOps, persisting, starting
 from raftstore.storage.quarantine import free_place
