@@ -342,14 +342,14 @@ class SnapshotSettings:
 
     chunk_bytes_max: int = 1 * MIB
     """Bytes of keys and values in one message, and at least one row."""
-    second_bytes_max: int = 112 * MIB
+    second_bytes_max: int = 192 * MIB
     """Bytes that a node sends in a second to all receivers together; the rest is for requests."""
     serve_max: int = 4
     """Snapshots that a node serves at a time; each keeps old files of LevelDB. Others wait."""
     fetch_max: int = 4
     """Channels of a node that take a table at a time; others wait."""
     large_fetch_max: int = 1
-    """Of these, tables above 4 MiB that come (as many are read back); more slow requests more."""
+    """Of these, tables above 4 MiB: more of them end sooner, with slower requests meanwhile."""
     session_ms: int = 30_000
     """A snapshot of which nothing was asked for so long is given up, by either side."""
     request_ms: int = 2_000

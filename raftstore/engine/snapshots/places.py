@@ -1,8 +1,8 @@
 """Places of the channels of a node that take something at a time, and who waits for one.
 
-Large tables come one after the other, and the next one while one is read back: those that come at
-once are at the same steps at once (the barriers of their senders, the reading of all rows here),
-and requests of all nodes around wait behind such bursts. Small ones come beside each other;
+Large tables come one after the other, each of them read back before the next one begins: those that
+come at once are at the same steps at once (the barriers of their senders, the reading of all rows
+here), and requests of all nodes around wait behind such bursts. Small ones come beside each other;
 most of their time is waiting for answers. What does not move, or slowly, because of its sender or a
 disk, keeps nobody waiting: others come from other nodes. The catalog waits for no table, since a
 node does nothing that it does not know of.
@@ -56,20 +56,15 @@ class Places:
         if runner.name == METADATA_NAME:
             return False
         since_ms = now_ms - self._settings.request_ms
-        large = [each for each in taken if each.is_large and each.moved_ms > since_ms]
-        coming = sum(each.stage is not Stage.VERIFYING for each in large)
-        most = self._settings.large_fetch_max
-        # As many again may be read back: no table begins before the one in front of it is here,
-        # nor before the one in front of that is read back.
-        is_large_full = coming >= most or len(large) >= 2 * most
-        return is_large_full or len(taken) >= self._settings.fetch_max
+        large = sum(each.is_large and each.moved_ms > since_ms for each in taken)
+        return large >= self._settings.large_fetch_max or len(taken) >= self._settings.fetch_max
 
     def moved(self, transfer: Transfer, now_ms: int) -> None:
-        """Take note that it came further, or to another step: maybe another one may begin."""
+        """Take note that it came further: maybe another one may begin."""
         is_coming = transfer.stage is Stage.COPYING
         if not is_coming or transfer.bytes - transfer.moved_bytes >= SMALL_BYTES:
             transfer.moved_ms, transfer.moved_bytes = now_ms, transfer.bytes
-        if not transfer.is_large or transfer.stage is Stage.VERIFYING:
+        if not transfer.is_large:
             self.wake(now_ms, for_base=False)
 
     def wake(self, now_ms: int, *, for_base: bool) -> None:

@@ -430,10 +430,10 @@ class SnapshotReceiver:
             self.fail(transfer, reason, now_ms, is_copy_good=False)
             return
         transfer.stage = Stage.VERIFYING
-        self.places.moved(transfer, now_ms)
         self._await_disk(transfer, now_ms)
-        verified = partial(self._verified, transfer)
-        read_back = partial(self._read_back, transfer, copy.verify, verified)
+        read_back = partial(
+            self._read_back, transfer, copy.verify, partial(self._verified, transfer)
+        )
         self.step(transfer, copy.finish, read_back)
 
     def _verified(self, transfer: Transfer, now_ms: int) -> None:

@@ -69,24 +69,6 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         directed(PLACES + "large_tables_come_one_after_the_other"),
     ),
     mutation(
-        "S6.6-many-are-read-back",
-        "All large tables that came are read back beside each other.",
-        Edit("Places.is_full", "len(large) >= 2 * most", "False"),
-        directed(PLACES + "next_large_table_comes_while_one_is_read_back"),
-    ),
-    mutation(
-        "S6.6-all-read-back-first",
-        "The next large table waits until the one in front of it is read back.",
-        Edit("Places.is_full", "each.stage is not Stage.VERIFYING", "True"),
-        directed(PLACES + "next_large_table_comes_while_one_is_read_back"),
-    ),
-    mutation(
-        "S6.6-next-one-looks-later",
-        "A large table that waits does not look when the one in front of it is read back.",
-        Edit("SnapshotReceiver.have_all", "self.places.moved(transfer, now_ms)", "pass"),
-        directed(LARGE + "large_table_is_waited_for_until_all_of_it_came"),
-    ),
-    mutation(
         "S6.6-unknown-is-small",
         "A table of which nobody knows yet how large it is counts as a small one.",
         Edit("Transfer.is_large", "return self.stage is not Stage.ENDING", "return False"),
@@ -102,7 +84,7 @@ REPLICA_SNAPSHOT_RULES: tuple[Mutation, ...] = (
         "S6.6-moves-and-nobody-knows",
         "A large table that takes long counts as one that stands.",
         Edit("SnapshotReceiver.step", "self.places.moved(transfer, now_ms)", "pass"),
-        directed(LARGE + "large_table_is_waited_for_until_all_of_it_came"),
+        directed(LARGE + "large_table_is_waited_for_until_it_was_read_back"),
     ),
     mutation(
         "S6.6-waits-for-what-is-slow",

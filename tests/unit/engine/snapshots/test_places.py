@@ -55,23 +55,13 @@ def test_tables_and_bases_are_bounded_each_by_itself() -> None:
     assert places.is_full(RUNNER, NOW_MS, for_base=True)
 
 
-def test_large_tables_come_one_after_the_other() -> None:
-    """Requests would wait behind the steps that they do at once."""
-    large = transfer(table_bytes=SMALL_BYTES + 1)
+@pytest.mark.parametrize("stage", [Stage.COPYING, Stage.VERIFYING])
+def test_large_tables_come_one_after_the_other(stage: Stage) -> None:
+    """Each is read back before the next one begins; requests would wait behind both."""
+    large = transfer(stage=stage, table_bytes=SMALL_BYTES + 1)
     assert places_of(large).is_full(RUNNER, NOW_MS, for_base=False)
-    assert not places_of(transfer()).is_full(RUNNER, NOW_MS, for_base=False)
+    assert not places_of(transfer(stage=stage)).is_full(RUNNER, NOW_MS, for_base=False)
     assert not places_of(large, large_fetch_max=2).is_full(RUNNER, NOW_MS, for_base=False)
-
-
-def test_next_large_table_comes_while_one_is_read_back() -> None:
-    """The one takes the network, the other the disk; and one of each is the most there is."""
-    coming = transfer(table_bytes=SMALL_BYTES + 1)
-    read_back = transfer(stage=Stage.VERIFYING, table_bytes=SMALL_BYTES + 1)
-    assert not places_of(read_back, fetch_max=4).is_full(RUNNER, NOW_MS, for_base=False)
-    assert places_of(read_back, coming, fetch_max=4).is_full(RUNNER, NOW_MS, for_base=False)
-    assert places_of(read_back, read_back, fetch_max=4).is_full(RUNNER, NOW_MS, for_base=False)
-    two = places_of(read_back, read_back, coming, fetch_max=4, large_fetch_max=2)
-    assert not two.is_full(RUNNER, NOW_MS, for_base=False)
 
 
 @pytest.mark.parametrize("stage", [Stage.LOOKING, Stage.REREADING, Stage.ASKING])
@@ -104,17 +94,15 @@ def test_catalog_waits_for_no_table() -> None:
 def test_others_look_when_a_table_that_moved_keeps_nobody_any_more() -> None:
     """They do not wait for their next look: that would be a second of nothing for each table."""
     deadlines = Deadlines[ChannelId]()
-    large = transfer(table_bytes=SMALL_BYTES + 1)
+    large = transfer(stage=Stage.VERIFYING, table_bytes=SMALL_BYTES + 1)
     places = Places({name(1): large}, deadlines, SETTINGS)
     places.wait(name(2), for_base=False)
-    large.bytes = SMALL_BYTES
     places.moved(large, NOW_MS + 150)
     assert places.is_full(RUNNER, NOW_MS + 349, for_base=False)
     assert name(2) not in deadlines
-    for later_ms, stage in ((151, Stage.VERIFYING), (152, Stage.ENDING)):
-        large.stage = stage
-        places.moved(large, NOW_MS + later_ms)
-        assert list(deadlines.due(NOW_MS + later_ms)) == [name(2)]
+    large.stage = Stage.ENDING
+    places.moved(large, NOW_MS + 151)
+    assert list(deadlines.due(NOW_MS + 151)) == [name(2)]
 
 
 def test_tables_are_counted_by_the_node_they_come_from() -> None:
