@@ -23,6 +23,7 @@ from jepsen_like.workload.channelsets import NAME as CHANNELSETS
 from raftstore.cli.common import Context, pass_context
 from raftstore.cli.errors import EXIT_DIFFERENCE, EXIT_UNAVAILABLE
 from raftstore.cli.lazy import LazyGroup
+from raftstore.types import DURABILITIES, Durability, DurabilityName
 
 SUBCOMMANDS = {
     "simulate": "jepsen_like.swarm.command:simulate",
@@ -285,22 +286,36 @@ def corrupt(context: Context, *, count: int, seed: int) -> int:
     help="How many times.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws when it happens.")
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    default="fsync",
+    show_default=True,
+    help="Of the table that is written to.",
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep the run here.")
 @pass_context
-def power(context: Context, *, count: int, seed: int, out: Path | None) -> int:
+def power(
+    context: Context, *, count: int, seed: int, durability: DurabilityName, out: Path | None
+) -> int:
     """Take the power from all nodes under load, and look for every acknowledged write.
 
-    With root the nodes' file systems are shut down without flushing; elsewhere whatever was written
-    and not synced is taken back from files. Exit code 7 when an acknowledged write is lost; 4 when
-    none was acknowledged, or the run could not take place here.
+    With another durability than fsync, one node at a time loses its power, which must cost nothing,
+    and in every fourth pull all of them, which may (given_up). With root the nodes' file systems
+    are shut down without flushing; elsewhere whatever was written and not synced is taken back from
+    files. Exit code 7 when an acknowledged write is lost; 4 when none was acknowledged, or the run
+    could not take place here.
 
     \b
     Example:
       raftstore chaos power --count 20
+      raftstore chaos power --count 20 --durability buffered
     """
+    level = Durability(DURABILITIES.index(durability))
     with tempfile.TemporaryDirectory(prefix="raftstore-power-") as directory:
+        place = out or Path(directory)
         try:
-            found = run_power_losses(count, seed, out or Path(directory), context.say)
+            found = run_power_losses(count, seed, place, context.say, durability=level)
         except NotRunError as error:
             return _not_run(context, error)
     figures = {
@@ -308,6 +323,7 @@ def power(context: Context, *, count: int, seed: int, out: Path | None) -> int:
         "acknowledged": found.acknowledged,
         "in_doubt": found.in_doubt,
         "lost": found.lost,
+        "given_up": found.given_up,
         "made_up": found.made_up,
         "replicas_different": found.different,
         "longest_back_s": round(max(found.back_s, default=0.0), 1),

@@ -97,6 +97,8 @@ class Orders:
     clock_rate: float = 1.0
     level: int | None = None
     """The node reports this level when it starts, and reads no more than that version did."""
+    power_losses: int = 0
+    """Another number after each loss of its machine's power, which has started anew since."""
 
 
 class SkewedClock:
@@ -236,6 +238,11 @@ def level(real: int) -> int:
     """The level that the node reports: its own, unless another is ordered."""
     ordered = None if armed is None else armed.orders().level
     return real if ordered is None else ordered
+
+
+def power_losses() -> int:
+    """A number that is another one after each loss of the machine's power that was played."""
+    return 0 if armed is None else armed.orders().power_losses
 
 
 def reach(failpoint: str) -> None:

@@ -245,7 +245,7 @@ def test_pulled_plugs_prove_nothing_without_an_acknowledged_write(
     code: int,
 ) -> None:
     """Nothing can be lost where nothing was promised."""
-    monkeypatch.setattr("raftstore.cli.chaos.run_power_losses", lambda *_: figures)
+    monkeypatch.setattr("raftstore.cli.chaos.run_power_losses", lambda *_, **__: figures)
     assert invoke("chaos", "power", "--count", "1").exit_code == code
 
 

@@ -32,6 +32,9 @@ class ProcessTarget(NodeProcesses):
 
     def power_loss(self, nodes: Collection[str]) -> None:
         """With disks of their own all file systems stop first, then the processes are killed."""
+        number = self._orders.next_number()
+        for node in nodes:
+            self._orders.change(node, power_losses=number)
         with self._lock:
             if self._disks is None:
                 self._kill(nodes)

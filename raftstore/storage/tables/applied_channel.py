@@ -56,6 +56,7 @@ class AppliedChannel:
         "removed_applied",
         "removed_merged",
         "is_kept_for_readers",
+        "merged_bytes",
         "_removed_reported",
     )
 
@@ -107,6 +108,9 @@ class AppliedChannel:
         """Of these, those whose bytes a merge has given back; thread of merges."""
         self.is_kept_for_readers = False
         """Snapshots were open while it was merged last; thread of merges."""
+        self.merged_bytes: int | None = None
+        """Bytes that its files took then, 0: it never was; None: it was not looked up yet; thread
+        of merges."""
         self._removed_reported = removed
 
     def compute(self, record: Record, view: ChannelView) -> ApplyResult | None:

@@ -47,7 +47,7 @@ noticed."""
 BEHIND_ALL_KEYS: Final = (b"\xff" * 20, b"\xff" * 21)
 """A range without keys: to merge it flushes the memory table all the same."""
 MERGED_KEY: Final = STORE_ID + b"\x00merged"
-"""Bytes that the files took after the last merge on purpose."""
+"""Bytes that the files took after the last merge on purpose, or that it kept something."""
 REMOVED_KEY: Final = STORE_ID + b"\x00removed"
 """About how many rows were removed since then."""
 SEQ_BYTES: Final = 8

@@ -68,6 +68,9 @@ RANGE_BYTES_MAX: Final = 64 * MIB
 """Bytes of table files that are merged in one step: a second or so."""
 SPLIT_BYTES: Final = 32
 """Bytes of keys by which a range is split."""
+KEPT: Final = 0
+"""Stored instead of what the files took after a merge that had to keep something for readers: these
+are gone when it is read, and the table is merged once more."""
 
 
 def has_grown(size: int, merged_bytes: int, slack_bytes: int, factor: float) -> bool:
@@ -133,6 +136,7 @@ def key_within(
 
 
 def _note(source: Any, removed: int, merged_bytes: int | None) -> None:
+    """Have a next life of the node know it, and nodes that get the table in its files."""
     with source.write_batch() as batch:
         batch.put(REMOVED_KEY, encode_count(removed))
         if merged_bytes is not None:
@@ -227,7 +231,8 @@ class Merges:
         work = self._under_way
         if work is None or work.database is not job.database:
             size, removed = bytes_in(job.path), job.state.removed
-            is_grown = self._is_grown(job, source, size)
+            self._look_back(job.state, source)
+            is_grown = self._is_grown(job, size)
             is_due = is_grown or self._may_have_kept(job, size)
             if not is_due and not self._are_removed(job, source, removed, size):
                 return MergeStep()
@@ -251,11 +256,19 @@ class Merges:
         return self._merge_range(job, source, work)
 
     @staticmethod
-    def _is_grown(job: MergeJob, source: Any, size: int) -> bool:
+    def _look_back(state: AppliedChannel, source: Any) -> None:
+        """Learn what the last merge left, if that was in an earlier life or another node."""
+        if state.merged_bytes is None:
+            stored = source.get(MERGED_KEY, verify_checksums=True)
+            state.merged_bytes = decode_count(stored)
+            state.is_kept_for_readers = stored is not None and state.merged_bytes == KEPT
+
+    @staticmethod
+    def _is_grown(job: MergeJob, size: int) -> bool:
         """Whether it is due for what it grew by since the last merge."""
-        merged = decode_count(source.get(MERGED_KEY, verify_checksums=True))
+        assert job.state.merged_bytes is not None, "it looked back"
         factor = QUIET_FACTOR if job.is_quiet else BUSY_FACTOR
-        return has_grown(size, merged, _slack(job), factor)
+        return has_grown(size, job.state.merged_bytes, _slack(job), factor)
 
     @staticmethod
     def _may_have_kept(job: MergeJob, size: int) -> bool:
@@ -305,10 +318,10 @@ class Merges:
         if is_over:
             self._under_way = None
             job.state.removed_merged = max(job.state.removed_merged, work.removed)
-            job.state.is_kept_for_readers = work.keeps
+            job.state.is_kept_for_readers, job.state.merged_bytes = work.keeps, size
         left = job.state.removed - job.state.removed_merged
         # S0.4: only a write shows whether the merge failed.
-        _note(source, left, size if is_over else None)
+        _note(source, left, (KEPT if work.keeps else size) if is_over else None)
         work.next_key = stop
         return MergeStep(
             is_merged=True,

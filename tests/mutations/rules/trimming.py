@@ -53,7 +53,11 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(
         "S0.4-merge-write",
         "A merge that failed counts as one that did not, since LevelDB raises nothing for it.",
-        Edit("Merges._merge_range", "_note(source, left, size if is_over else None)", ""),
+        Edit(
+            "Merges._merge_range",
+            "_note(source, left, (KEPT if work.keeps else size) if is_over else None)",
+            "",
+        ),
         directed(MERGES + "s0_4_merge_that_failed_stops_the_node"),
     ),
     mutation(
@@ -99,6 +103,28 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
         "Files of LevelDB's last level keep what they kept for readers of before a restart.",
         Edit("Merges._step", "is_removed or job.state.is_kept_for_readers", "False"),
         directed(MERGES + "rows_that_a_reader_had_a_merge_keep_are_given_back_behind_a_restart"),
+    ),
+    mutation(
+        "retention-merge-restart-unsaid",
+        "A merge that kept something for readers does not say so to a next life of the node.",
+        Edit("Merges._merge_range", "KEPT if work.keeps else size", "size"),
+        directed(
+            MERGES + "older_versions_that_a_reader_had_a_merge_keep_are_given_back_behind_a_restart"
+        ),
+    ),
+    mutation(
+        "retention-merge-restart-unheard",
+        "A node does not look whether a merge of an earlier life kept something for readers.",
+        Edit("Merges._look_back", "stored is not None and state.merged_bytes == KEPT", "False"),
+        directed(
+            MERGES + "older_versions_that_a_reader_had_a_merge_keep_are_given_back_behind_a_restart"
+        ),
+    ),
+    mutation(
+        "retention-merge-kept-counts-as-none",
+        "A table of which a merge kept something for readers counts as never merged.",
+        Edit("Merges._merge_range", "work.keeps, size", "work.keeps, KEPT"),
+        directed(MERGES + "table_of_which_a_merge_kept_something_is_not_merged_all_the_time"),
     ),
     mutation(
         "retention-merge-border",

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from raftstore import faults
 from raftstore.config import StorageSettings
 from raftstore.errors import PersistError
+from raftstore.faults import Injector
 from raftstore.storage.files import FileOps
 from raftstore.storage.log.machine_boot import machine_boot
 from raftstore.storage.log.mark import Floor, MarkFile, MarkRow
@@ -163,3 +165,14 @@ def test_boot_of_the_machine_is_its_own_where_the_system_tells_it(tmp_path: Path
     told.write_text("6c1e9a7e-35c2-4c1a-9a77-0a3d4b8f2e10\n", encoding="ascii")
     assert machine_boot(told).hex() == "6c1e9a7e35c24c1a9a770a3d4b8f2e10"
     assert len(machine_boot(tmp_path / "missing")) == 16
+
+
+def test_played_loss_of_power_is_another_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine itself goes on: without it a node would believe that the system has kept all."""
+    control, told = tmp_path / "orders", tmp_path / "boot_id"
+    control.write_text('{"power_losses": 3}')
+    told.write_text("6c1e9a7e-35c2-4c1a-9a77-0a3d4b8f2e10\n", encoding="ascii")
+    monkeypatch.setattr(faults, "armed", Injector(control))
+    assert machine_boot(told).hex() == "6c1e9a7e35c24c1a9a770a3d4b8f2e13"

@@ -308,6 +308,42 @@ def test_rows_that_a_reader_had_a_merge_keep_are_given_back_behind_a_restart(
     again.tables.close()
 
 
+def test_older_versions_that_a_reader_had_a_merge_keep_are_given_back_behind_a_restart(
+    tmp_path: Path,
+) -> None:
+    """No row was removed, so only that merge can say that it kept something."""
+    world = Tables(tmp_path)
+    world.apply({b"a%03d" % number: TEXT for number in range(600)})
+    world.merge()
+    snapshot = world.tables.snapshot(CHANNEL)
+    world.apply({b"a%03d" % number: TEXT[::-1] for number in range(600)})
+    step = world.merge(is_urgent=True)
+    assert (step.is_merged, step.keeps) == (True, True)
+    assert step.bytes_after > 11_000 * KIB
+    snapshot.close()
+    world.tables.close()
+    again = Tables(tmp_path, is_new=False)
+    step = again.merge()
+    assert (step.is_merged, step.keeps) == (True, False)
+    assert step.bytes_after < 6_500 * KIB
+    assert len(again.tables.scan(CHANNEL, b"", b"", 1_000).rows) == 600
+    again.tables.close()
+    last = Tables(tmp_path, is_new=False)
+    assert last.merge() == MergeStep(), "nothing is kept any more"
+    last.tables.close()
+
+
+def test_table_of_which_a_merge_kept_something_is_not_merged_all_the_time(world: Tables) -> None:
+    """A next life has to know of it; in this one the table is due when it has grown again."""
+    world.update(10)
+    world.merge()
+    snapshot = world.tables.snapshot(CHANNEL)
+    world.update(20)
+    assert world.merge(is_urgent=True).keeps
+    assert world.merge(is_urgent=True, is_quiet=False) == MergeStep()
+    snapshot.close()
+
+
 @pytest.mark.parametrize(
     ("size", "is_quiet", "is_kept", "due"),
     [
