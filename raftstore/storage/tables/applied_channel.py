@@ -57,6 +57,7 @@ class AppliedChannel:
         "removed_merged",
         "is_kept_for_readers",
         "merged_bytes",
+        "was_merged_busy",
         "_removed_reported",
     )
 
@@ -108,6 +109,8 @@ class AppliedChannel:
         """Of these, those whose bytes a merge has given back; thread of merges."""
         self.is_kept_for_readers = False
         """Snapshots were open while it was merged last; thread of merges."""
+        self.was_merged_busy = False
+        """It was written to while it was merged last; thread of merges."""
         self.merged_bytes: int | None = None
         """Bytes that its files took then, 0: it never was; None: it was not looked up yet; thread
         of merges."""

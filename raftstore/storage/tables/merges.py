@@ -175,6 +175,8 @@ class _UnderWay:
     """Snapshots were open, which keep what they show."""
     rewrites: bool
     """All files are written anew."""
+    is_busy: bool
+    """The table was written to when it began."""
 
 
 class Merges:
@@ -252,6 +254,7 @@ class Merges:
                 removed,
                 keeps=is_read,
                 rewrites=is_removed or job.state.is_kept_for_readers,
+                is_busy=not job.is_quiet,
             )
         return self._merge_range(job, source, work)
 
@@ -272,10 +275,11 @@ class Merges:
 
     @staticmethod
     def _may_have_kept(job: MergeJob, size: int) -> bool:
-        """Whether the last merge may have left something for readers that nobody needs now: its
-        size behind that merge counts it. Nothing is written to it that would have it grow."""
-        may_be_kept = job.is_quiet and job.state.is_kept_for_readers
-        return may_be_kept and QUIET_SLACK_BYTES < size <= GROWTH_BYTES_MAX
+        """Whether the last merge may have left something that nobody needs now: for readers, or
+        what was written meanwhile, in LevelDB's own log. Its size behind that merge counts it, and
+        nothing is written to it that would have it grow."""
+        leaves_more = job.state.is_kept_for_readers or job.state.was_merged_busy
+        return job.is_quiet and leaves_more and QUIET_SLACK_BYTES < size <= GROWTH_BYTES_MAX
 
     def _are_removed(self, job: MergeJob, source: Any, removed: int, size: int) -> bool:
         """Whether so much of it are rows and outcomes that were removed."""
@@ -319,6 +323,7 @@ class Merges:
             self._under_way = None
             job.state.removed_merged = max(job.state.removed_merged, work.removed)
             job.state.is_kept_for_readers, job.state.merged_bytes = work.keeps, size
+            job.state.was_merged_busy = work.is_busy or not job.is_quiet
         left = job.state.removed - job.state.removed_merged
         # S0.4: only a write shows whether the merge failed.
         _note(source, left, (KEPT if work.keeps else size) if is_over else None)

@@ -89,8 +89,14 @@ TRIMMING_RULES: tuple[Mutation, ...] = (
     mutation(
         "retention-merge-kept",
         "What readers had a merge keep stays when they are gone, until the table is written to.",
-        Edit("Merges._may_have_kept", "job.is_quiet and job.state.is_kept_for_readers", "False"),
+        Edit("Merges._may_have_kept", "job.state.is_kept_for_readers", "False"),
         directed(MERGES + "merge_for_growth_waits_for_snapshots_unless_it_is_urgent"),
+    ),
+    mutation(
+        "retention-merge-busy",
+        "What is written to a table while it is merged counts as what it takes when it is merged.",
+        Edit("Merges._may_have_kept", "job.state.was_merged_busy", "False"),
+        directed(MERGES + "rows_written_while_a_table_was_merged_are_merged_when_it_is_quiet"),
     ),
     mutation(
         "retention-merge-last-level",
